@@ -1,0 +1,352 @@
+"""The loop: no barrier, no lost trajectory, no trajectory that costs another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from llenvs_fast.core.errors import EngineDeadError, GenerationError
+from llenvs_fast.core.seeds import derive_seed
+from llenvs_fast.engine.loop import Loop, LoopReport, LoopSettings, run_rollouts
+from llenvs_fast.engine.rollout import Outcome, RolloutSpec
+from llenvs_fast.engine.scheduler import Schedule
+from llenvs_fast.inference.backends import ScriptedBackend
+from llenvs_fast.inference.backends.faulty import FaultyBackend
+from llenvs_fast.inference.backends.scripted_replies import Reply
+from llenvs_fast.inference.messages import MessageBuilder
+from llenvs_fast.inference.protocol import GenerationRequest, KVCapacity, ModelBackend, SamplingParams
+from llenvs_fast.results.record import Ending
+from tests.worlds import EchoWorld, FaultyWorld, LadderWorld, SleepyWorld, SlowWorld, World
+
+
+def specs(tasks: int, samples: int = 1) -> list[RolloutSpec]:
+    return [RolloutSpec(t * samples + s, t, s) for t in range(tasks) for s in range(samples)]
+
+
+def echoed(request: GenerationRequest) -> str:
+    assert request.messages is not None
+    return (request.messages[-1].content or "").removeprefix("echo ")
+
+
+def drawn(request: GenerationRequest) -> Reply:
+    """A reply, and how long it takes, that depend on the request's own seed and on nothing else."""
+    assert request.seed is not None
+    return Reply(f"rung {request.seed % 4}", delay_steps=request.seed % 7)
+
+
+def run(
+    world: World, backend: ModelBackend, todo: list[RolloutSpec] | Iterator[RolloutSpec], **settings: object
+) -> tuple[dict[int, Outcome], LoopReport]:
+    outcomes: dict[int, Outcome] = {}
+
+    def report(ended: list[Outcome]) -> None:
+        for outcome in ended:
+            assert outcome.spec.position not in outcomes, "reported twice"
+            outcomes[outcome.spec.position] = outcome
+
+    stop = settings.pop("stop", None)
+    loop = run_rollouts(todo, world, backend, MessageBuilder(), report, LoopSettings(**settings), stop=stop)  # type: ignore[arg-type]
+    return outcomes, loop
+
+
+def texts(outcome: Outcome) -> list[str | None]:
+    return [turn.result.text for turn in outcome.turns]
+
+
+def test_every_trajectory_gets_its_own_reply() -> None:
+    outcomes, loop = run(EchoWorld(300), ScriptedBackend(echoed), specs(300, 3))
+    assert len(outcomes) == loop.reported == 900
+    assert all(o.trajectory is not None and o.trajectory.total_reward == 1.0 for o in outcomes.values())
+
+
+@pytest.mark.parametrize("structured", [True, False])
+@pytest.mark.parametrize("max_live", [None, 1, 5])
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_outcomes_do_not_depend_on_schedule_or_width(
+    schedule: Schedule, max_live: int | None, structured: bool
+) -> None:
+    world = LadderWorld(turns=4, size=6, structured=structured)
+    reference, _ = run(world, ScriptedBackend.with_byte_tokens(drawn), specs(6, 3))
+    outcomes, _ = run(world, ScriptedBackend.with_byte_tokens(drawn), specs(6, 3), schedule=schedule, max_live=max_live)
+    assert [texts(outcomes[p]) for p in range(18)] == [texts(reference[p]) for p in range(18)]
+    assert [outcomes[p].ending for p in range(18)] == [reference[p].ending for p in range(18)]
+
+
+def test_seeds_are_derived_from_run_task_sample_and_turn() -> None:
+    backend = ScriptedBackend(drawn, record=True)
+    outcomes, _ = run(LadderWorld(turns=3, size=2), backend, specs(2, 2), seed=11)
+    seeds = {(o.spec.task_index, o.spec.sample): [t.seed for t in o.turns] for o in outcomes.values()}
+    assert seeds == {(t, s): [derive_seed(11, t, s, turn) for turn in range(3)] for t in range(2) for s in range(2)}
+    assert len({r.seed for r in backend.recorded}) == 12
+
+
+def test_a_slow_environment_holds_nobody_up() -> None:
+    world = SlowWorld(size=20, slow=0)
+    order: list[int] = []
+
+    def report(ended: list[Outcome]) -> None:
+        order.extend(o.spec.task_index for o in ended)
+        if len(order) == 19:
+            world.release.set()
+
+    settings = LoopSettings(max_live=2, step_timeout_s=60.0)
+    run_rollouts(specs(20), world, ScriptedBackend(echoed), MessageBuilder(), report, settings)
+    assert order[-1] == 0
+    assert sorted(order) == list(range(20))
+
+
+def test_the_cap_counts_live_trajectories_whatever_the_samples() -> None:
+    backend = ScriptedBackend(lambda r: Reply(echoed(r), delay_steps=(r.seed or 0) % 5))
+    _, loop = run(EchoWorld(10), backend, specs(10, 8), max_live=4)
+    assert backend.peak_in_flight == loop.peak_live == 4
+
+
+def test_a_freed_place_is_refilled_while_others_still_run() -> None:
+    """Two places: one is taken by a reply that comes late, and all others pass through the other."""
+    backend = ScriptedBackend(lambda r: Reply(echoed(r), delay_s=2.0 if echoed(r) == "0" else 0.0))
+    order: list[int] = []
+    run_rollouts(
+        specs(30), EchoWorld(30), backend, MessageBuilder(), lambda e: order.extend(o.spec.task_index for o in e),
+        LoopSettings(max_live=2),
+    )  # fmt: skip
+    assert order[-1] == 0
+
+
+def test_lockstep_sends_one_batch_a_turn() -> None:
+    calls: list[int] = []
+
+    class Batched(ScriptedBackend):
+        def submit(self, requests: list[GenerationRequest]) -> None:  # type: ignore[override]
+            calls.append(len(requests))
+            super().submit(requests)
+
+    run(LadderWorld(turns=3, size=6), Batched(drawn), specs(6), schedule=Schedule.LOCKSTEP)
+    assert calls == [6, 6, 6]
+
+
+def test_the_next_prompt_is_the_earlier_ids_bit_for_bit_and_a_suffix() -> None:
+    backend = ScriptedBackend.with_byte_tokens(lambda r: Reply("hello", token_ids=(104, 101, 108, 108, 111)), record=True)
+    outcomes, loop = run(LadderWorld(turns=3, size=1, structured=False), backend, specs(1))
+    first, second, third = (r.prompt_ids for r in backend.recorded)
+    turns = outcomes[0].turns
+    for before, after, turn in ((first, second, turns[0]), (second, third, turns[1])):
+        assert before is not None
+        assert after is not None
+        sampled = turn.result.token_ids
+        assert sampled is not None
+        assert after[: len(before) + len(sampled)] == before + sampled
+        assert len(after) > len(before) + len(sampled)
+    assert loop.reuse_lost_tokens == 0
+
+
+def test_a_history_shown_otherwise_is_counted_as_lost_reuse() -> None:
+    backend = ScriptedBackend.with_byte_tokens("<think>hmm</think>rung 0")
+    _, loop = run(LadderWorld(turns=3, size=1, structured=True), backend, specs(1))
+    assert loop.reuse_lost_tokens > 0
+
+
+def test_a_fault_costs_one_trajectory_and_says_why() -> None:
+    world = FaultyWorld(
+        size=9,
+        resets={0: RuntimeError("no board")},
+        steps={1: KeyError("rule"), 2: float("nan"), 3: None, 4: [1, 2], 5: lambda s, a: 7, 6: SystemExit("bye")},
+    )
+    outcomes, _ = run(world, ScriptedBackend(echoed), specs(9))
+    failures = {p: (o.failure.kind, o.failure.phase.value) for p, o in outcomes.items() if o.failure is not None}
+    assert failures == {
+        0: ("reset_error", "reset"),
+        1: ("step_error", "step"),
+        2: ("bad_reward", "step"),
+        4: ("bad_reward", "step"),
+        5: ("step_error", "step"),
+        6: ("step_error", "step"),
+    }
+    assert outcomes[3].ending is Ending.FINISHED
+    assert outcomes[3].trajectory is not None
+    assert outcomes[3].trajectory.transitions[0].rewards.numeric_signals() == ()
+    assert all(outcomes[p].trajectory.total_reward == 1.0 for p in (7, 8))  # type: ignore[union-attr]
+
+
+def test_a_generation_that_fails_costs_one_trajectory() -> None:
+    backend = ScriptedBackend(lambda r: GenerationError("refused") if echoed(r) == "2" else echoed(r))
+    outcomes, _ = run(EchoWorld(5), backend, specs(5))
+    assert [p for p, o in outcomes.items() if o.failure] == [2]
+    assert outcomes[2].failure is not None
+    assert (outcomes[2].failure.kind, outcomes[2].failure.phase) == ("generation_error", "generate")
+
+
+def test_messages_that_cannot_be_built_cost_one_trajectory() -> None:
+    ended: list[Outcome] = []
+
+    def build(state, trajectory):  # type: ignore[no-untyped-def]
+        if state.hidden == 1:
+            raise ValueError("no template for this")
+        return MessageBuilder()(state, trajectory)
+
+    for backend in (ScriptedBackend(echoed), ScriptedBackend.with_byte_tokens(echoed)):
+        ended.clear()
+        run_rollouts(specs(4), EchoWorld(4), backend, build, ended.extend)
+        assert {o.spec.position: o.failure.phase for o in ended if o.failure} == {1: "render"}
+        assert len(ended) == 4
+
+
+def test_a_request_that_the_backend_loses_fails_instead_of_hanging() -> None:
+    outcomes, _ = run(EchoWorld(5), FaultyBackend(ScriptedBackend(echoed), lose=[3]), specs(5))
+    assert {p: o.failure.kind for p, o in outcomes.items() if o.failure} == {3: "backend_protocol"}
+
+
+def test_an_end_that_comes_twice_or_for_nobody_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    backend = FaultyBackend(ScriptedBackend(echoed), duplicate=[1], unknown_keys=["who?"])
+    outcomes, _ = run(EchoWorld(5), backend, specs(5))
+    assert all(o.trajectory is not None and o.trajectory.total_reward == 1.0 for o in outcomes.values())
+    assert caplog.text.count("is not in flight: ignored") == 2
+
+
+def test_one_poll_that_raises_costs_the_turns_in_flight_only() -> None:
+    backend = FaultyBackend(ScriptedBackend(echoed), raise_at_poll={1: RuntimeError("hiccup")})
+    outcomes, loop = run(EchoWorld(12), backend, specs(12), max_live=3)
+    assert loop.engine_error is None
+    assert len(outcomes) == 12
+    failed = [o for o in outcomes.values() if o.failure]
+    assert 1 <= len(failed) <= 3
+    assert {o.failure.message for o in failed} == {"hiccup"}  # type: ignore[union-attr]
+
+
+def test_a_dead_engine_ends_the_run_and_keeps_what_had_ended() -> None:
+    backend = FaultyBackend(ScriptedBackend(echoed), raise_at_poll={3: EngineDeadError("CUDA error")})
+    outcomes, loop = run(EchoWorld(50), backend, specs(50), max_live=2)
+    assert isinstance(loop.engine_error, EngineDeadError)
+    assert 2 <= len(outcomes) < 50
+    assert {o.failure.kind for o in outcomes.values() if o.failure} <= {"engine_dead"}
+    assert any(o.failure is None for o in outcomes.values())
+
+
+def test_polls_that_raise_again_and_again_are_a_dead_engine() -> None:
+    backend = FaultyBackend(ScriptedBackend(echoed), raise_at_poll={n: RuntimeError("x") for n in range(1, 99)})
+    outcomes, loop = run(EchoWorld(50), backend, specs(50), max_live=2)
+    assert str(loop.engine_error) == "x"
+    assert len(outcomes) < 50
+
+
+def test_stop_takes_back_what_is_in_flight_and_leaves_the_backend_usable() -> None:
+    backend = ScriptedBackend(lambda r: Reply(echoed(r), delay_steps=0 if int(echoed(r)) < 5 else 10**9))
+    stop = threading.Event()
+    ended: list[Outcome] = []
+
+    def report(outcomes: list[Outcome]) -> None:
+        ended.extend(outcomes)
+        if len(ended) == 5:
+            stop.set()
+
+    loop = run_rollouts(specs(20), EchoWorld(20), backend, MessageBuilder(), report, stop=stop)
+    assert loop.interrupted
+    assert sorted(o.spec.task_index for o in ended) == [0, 1, 2, 3, 4]
+    assert backend.in_flight == 0
+    outcomes, again = run(EchoWorld(5), backend, specs(5))
+    assert len(outcomes) == 5
+    assert not again.interrupted
+
+
+def test_an_interrupt_anywhere_leaves_the_backend_usable() -> None:
+    backend = ScriptedBackend(lambda r: Reply(echoed(r), delay_steps=0 if int(echoed(r)) < 5 else 10**9))
+
+    def interrupt(outcomes: list[Outcome]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_rollouts(specs(20), EchoWorld(20), backend, MessageBuilder(), interrupt)
+    assert backend.in_flight == 0
+    assert len(run(EchoWorld(5), backend, specs(5))[0]) == 5
+
+
+def test_a_step_that_hangs_is_given_up_after_its_time() -> None:
+    world = SlowWorld(size=6, slow=2)
+    outcomes, _ = run(world, ScriptedBackend(echoed), specs(6), step_timeout_s=0.2, environment_threads=2)
+    world.release.set()
+    assert {p: o.failure.kind for p, o in outcomes.items() if o.failure} == {2: "step_timeout"}
+    assert "ran longer than step_timeout_s=0.2" in outcomes[2].failure.message  # type: ignore[union-attr]
+    assert len(outcomes) == 6
+
+
+def test_environment_steps_run_beside_each_other() -> None:
+    world = SleepyWorld(size=32, seconds=0.05)
+    _, loop = run(world, ScriptedBackend(echoed), specs(32), environment_threads=8)
+    assert loop.environment_s > 2 * loop.wall_s
+
+
+def test_a_source_of_trajectories_is_drawn_as_needed() -> None:
+    pulled = 0
+    done = 0
+    ahead = 0
+
+    def source() -> Iterator[RolloutSpec]:
+        nonlocal pulled, ahead
+        for spec in specs(5_000):
+            pulled += 1
+            ahead = max(ahead, pulled - done)
+            yield spec
+
+    def report(outcomes: list[Outcome]) -> None:
+        nonlocal done
+        done += len(outcomes)
+
+    run_rollouts(source(), EchoWorld(5_000), ScriptedBackend(echoed), MessageBuilder(), report, LoopSettings(max_live=8))
+    assert done == 5_000
+    assert ahead <= 8 + 128 + 1
+
+
+def test_states_that_are_terminal_after_reset_never_reach_the_model() -> None:
+    class Over(EchoWorld):
+        def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+            state, info = super().reset(seed=seed, options=options)
+            return state.with_metadata(is_terminal=True), info
+
+    backend = ScriptedBackend(echoed, record=True)
+    outcomes, _ = run(Over(3), backend, specs(3))
+    assert [o.ending for o in outcomes.values()] == [Ending.FINISHED] * 3
+    assert backend.recorded == []
+
+
+def test_no_trajectories_is_a_run_too() -> None:
+    outcomes, loop = run(EchoWorld(3), ScriptedBackend(echoed), [])
+    assert outcomes == {}
+    assert loop.reported == 0
+
+
+def test_samples_of_a_task_share_its_prompt_in_a_cache_for_a_few() -> None:
+    """Eight tasks of 16 samples, a cache for about two tasks at a time: every prompt is prefilled once."""
+    world = EchoWorld(size=8, prompt="{i} " + "a long prompt that is shared by all samples " * 10)
+    capacity = KVCapacity(block_tokens=16, blocks=120, max_sequences=256)
+    backend = ScriptedBackend.with_byte_tokens("a reply of some length", capacity=capacity)
+    outcomes, loop = run(world, backend, specs(8, 16), sampling_params=SamplingParams(max_tokens=32))
+    prompt = outcomes[0].turns[0].result.prompt_tokens
+    first_blocks = (prompt - 1) // 16 * 16
+    assert loop.figures.cached_tokens == 8 * 15 * first_blocks
+    assert loop.peak_live < 8 * 16
+
+
+def test_a_warm_start_and_its_end_leave_no_threads_behind() -> None:
+    before = threading.active_count()
+    run(EchoWorld(5), ScriptedBackend(echoed), specs(5), environment_threads=8)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_the_watcher_sees_the_run_move() -> None:
+    seen = []
+    run_rollouts(specs(10), EchoWorld(10), ScriptedBackend(echoed), MessageBuilder(), lambda o: None, watch=seen.append)
+    assert seen[-1].reported == 10
+    assert [p.reported for p in seen] == sorted(p.reported for p in seen)
+
+
+def test_a_loop_counts_only_its_own_work() -> None:
+    backend = ScriptedBackend(echoed)
+    for _ in range(2):
+        _, loop = run(EchoWorld(4), backend, specs(4))
+        assert loop.figures.requests == 4
+    assert Loop(EchoWorld(4), backend, MessageBuilder(), LoopSettings(), print)._before.requests == 8
