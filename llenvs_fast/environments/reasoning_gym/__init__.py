@@ -1,0 +1,1 @@
+"""Environments from the package reasoning-gym: 105 generated single-turn datasets, and mixtures of them."""
