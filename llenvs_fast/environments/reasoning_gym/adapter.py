@@ -44,8 +44,10 @@ class ReasoningGymAdapter:
     ) -> ReasoningGymEnvironment:
         """Items 0 to size - 1 of a dataset; `dataset_kwargs` are the package's own options for it.
 
-        Answers are read from `<answer>` tags unless another extractor, or the name of one, is given. Neighbouring seeds share items: space
-        them by more than `size`. Raises UnknownEnvironmentError, InvalidSettingError and MissingPackageError.
+        Answers are read from `<answer>` tags unless another extractor, or the name of one, is given. Neighbouring seeds
+        share items: space them by more than `size`.
+
+        Raises UnknownEnvironmentError, InvalidSettingError and MissingPackageError.
         """
         self._check_name(name)
         extractor = _extractor(answer_extractor)
@@ -91,5 +93,6 @@ def _extractor(wanted: AnswerExtractor | str | None) -> AnswerExtractor:
     if not isinstance(wanted, str):
         return wanted
     if wanted not in answer_extractor_registry:
-        raise InvalidSettingError(f"no answer extractor {wanted!r}; {nearest(wanted, answer_extractor_registry.keys())}")
+        known = answer_extractor_registry.keys()
+        raise InvalidSettingError(f"no answer extractor {wanted!r}; {nearest(wanted, known)}")
     return answer_extractor_registry.create(wanted)
