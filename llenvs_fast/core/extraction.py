@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from llenvs_fast.core.registry import Registry
 
@@ -28,7 +28,8 @@ class AnswerExtractor(Protocol):
     """Finds the answer in a model's text.
 
     `extract` returns the answer (None where there is none) and how it went: `extractor` names the extractor, `reason`
-    says why there is no answer.
+    says why there is no answer. An extractor that needs a form also has an `instruction`: the words that tell a model
+    how to write its answer.
     """
 
     def extract(self, text: str) -> Extraction: ...
@@ -62,6 +63,10 @@ class TagBasedExtractor:
     tag: str = "answer"
     ignore_thinking: bool = True
 
+    @property
+    def instruction(self) -> str:
+        return f"give only the final answer as <{self.tag}>…</{self.tag}>"
+
     def extract(self, text: str) -> Extraction:
         text = strip_thinking(text) if self.ignore_thinking else text
         opened: re.Match[str] | None = None
@@ -83,6 +88,7 @@ class BoxedExtractor:
     r"""The content of the last `\boxed{…}`, with balanced braces; `\{` and `\}` are text."""
 
     ignore_thinking: bool = True
+    instruction: ClassVar[str] = r"give only the final answer as \boxed{…}"
 
     def extract(self, text: str) -> Extraction:
         text = strip_thinking(text) if self.ignore_thinking else text

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -40,6 +41,7 @@ logger = logging.getLogger("llenvs_fast.engine")
 
 _FAILED_POLLS = 3  # so many polls in a row that raise mean a dead engine
 _LOOKAHEAD = 128  # trajectories reset ahead of need, so that a free place is refilled at once
+_RESETS_A_PASS = 256  # the first trajectories generate while the next are still reset
 _runs = itertools.count()
 
 
@@ -140,6 +142,8 @@ class Loop:
         self._requests = itertools.count()
 
     def _lookahead_window(self) -> int:
+        if self.settings.schedule is Schedule.LOCKSTEP:
+            return self.settings.max_live or sys.maxsize  # a turn is one batch of all there are
         limits = [self.settings.max_live, self.backend.capacity.max_sequences if self.backend.capacity else None]
         at_once = min((n for n in limits if n is not None), default=2048)
         return at_once + _LOOKAHEAD
@@ -179,6 +183,8 @@ class Loop:
         """Reset trajectories ahead of need; True once the source is exhausted."""
         calls: list[Call] = []
         room = self._window - len(self._open)
+        if self.settings.schedule is Schedule.PACKED:
+            room = min(room, _RESETS_A_PASS)
         for spec in itertools.islice(source, room):
             self._open[spec.position] = Rollout(spec, self._max_steps)
             calls.append(Call(spec.position, spec.reset_options()))

@@ -123,12 +123,16 @@ def test_lockstep_sends_one_batch_a_turn() -> None:
             calls.append(len(requests))
             super().submit(requests)
 
-    run(LadderWorld(turns=3, size=6), Batched(drawn), specs(6), schedule=Schedule.LOCKSTEP)
-    assert calls == [6, 6, 6]
+    run(LadderWorld(turns=3, size=3_000), Batched(drawn), specs(3_000), schedule=Schedule.LOCKSTEP)
+    assert calls == [3_000, 3_000, 3_000]
+    calls.clear()
+    run(LadderWorld(turns=2, size=10), Batched(drawn), specs(10), schedule=Schedule.LOCKSTEP, max_live=6)
+    assert calls == [6, 6, 4, 4]
 
 
 def test_the_next_prompt_is_the_earlier_ids_bit_for_bit_and_a_suffix() -> None:
-    backend = ScriptedBackend.with_byte_tokens(lambda r: Reply("hello", token_ids=(104, 101, 108, 108, 111)), record=True)
+    hello = Reply("hello", token_ids=tuple(b"hello"))
+    backend = ScriptedBackend.with_byte_tokens(hello, record=True)
     outcomes, loop = run(LadderWorld(turns=3, size=1, structured=False), backend, specs(1))
     first, second, third = (r.prompt_ids for r in backend.recorded)
     turns = outcomes[0].turns
@@ -293,7 +297,8 @@ def test_a_source_of_trajectories_is_drawn_as_needed() -> None:
         nonlocal done
         done += len(outcomes)
 
-    run_rollouts(source(), EchoWorld(5_000), ScriptedBackend(echoed), MessageBuilder(), report, LoopSettings(max_live=8))
+    settings = LoopSettings(max_live=8)
+    run_rollouts(source(), EchoWorld(5_000), ScriptedBackend(echoed), MessageBuilder(), report, settings)
     assert done == 5_000
     assert ahead <= 8 + 128 + 1
 

@@ -337,3 +337,11 @@ def test_an_extractor_may_be_named_and_an_unknown_name_is_refused() -> None:
     state, _ = env.reset(options={"task_index": 0})
     result = env.step(state, Action.from_text(f"so it is {state.hidden.expected_answer}."))
     assert result.rewards.by_name("correctness").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("extractor", "asks_for"), [("tag_based", "<answer>…</answer>"), ("boxed", r"\boxed{…}"), ("numeric", None)]
+)
+def test_the_default_system_prompt_asks_for_what_the_extractor_reads(extractor: str, asks_for: str | None) -> None:
+    env = environment_registry.get(name="chain_sum", adapter="reasoning_gym", size=3, answer_extractor=extractor)
+    assert (asks_for in env.prompts["system"]) if asks_for else env.prompts == {}

@@ -18,7 +18,6 @@ NOTE = (
     "Item i of seed s is drawn with seed s + i: neighbouring seeds share items, so space seeds by more than the size. "
     "Scores are the package's own; success is a score of 1.0."
 )
-SYSTEM_PROMPT = "Solve the task. Think first if you need to, then give only the final answer as <answer>…</answer>."
 
 
 class ReasoningGymAdapter:
@@ -72,11 +71,6 @@ class ReasoningGymAdapter:
         """`name`, `category`, `warnings` (list of texts, empty where all is well) and `note`."""
         self._check_name(name)
         return {"name": name, "category": CATEGORIES[name], "warnings": warnings_of(name), "note": NOTE}
-
-    def get_default_system_prompt(self, name: str) -> str:
-        """Asks for the tags that the default extractor reads."""
-        self._check_name(name)
-        return SYSTEM_PROMPT
 
     def close(self) -> None:
         """Stop all workers; they start again when needed."""

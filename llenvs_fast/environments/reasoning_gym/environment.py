@@ -124,7 +124,9 @@ class ReasoningGymEnvironment:
 
     @property
     def prompts(self) -> dict[str, str]:
-        return {}
+        """`system`: what to tell a model that is told nothing else, so that the extractor finds its answer."""
+        instruction = getattr(self._extractor, "instruction", None)
+        return {"system": f"Solve the task. Think first if you need to, then {instruction}."} if instruction else {}
 
     def __len__(self) -> int:
         return self._options.size
