@@ -28,14 +28,8 @@ from llenvs_fast.engine.residency import ResidencyPlanner
 from llenvs_fast.engine.rollout import DEFAULT_MAX_STEPS, Outcome, Rollout, RolloutSpec, Stage
 from llenvs_fast.engine.scheduler import Candidate, Facts, Schedule, Scheduler
 from llenvs_fast.engine.workers import Call, Done, EnvironmentWorkers
-from llenvs_fast.inference.protocol import (
-    EngineFigures,
-    Finished,
-    GenerationRequest,
-    ModelBackend,
-    SamplingParams,
-    unwrap,
-)
+from llenvs_fast.inference.backend import ModelBackend, unwrap
+from llenvs_fast.inference.protocol import EngineFigures, Finished, GenerationRequest, SamplingParams
 
 logger = logging.getLogger("llenvs_fast.engine")
 

@@ -14,9 +14,10 @@ from llenvs_fast.engine.loop import LoopReport, LoopSettings, Pulse, run_rollout
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.engine.scheduler import Schedule
 from llenvs_fast.evaluation.outcomes import BatchResult, TrajectoryResult, batch_result, trajectory_result
+from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.messages import MessageBuilder, Messages
 from llenvs_fast.inference.prompts import ModelProfile, PromptTemplate
-from llenvs_fast.inference.protocol import ModelBackend, SamplingParams
+from llenvs_fast.inference.protocol import SamplingParams
 from llenvs_fast.results.record import Ending
 
 logger = logging.getLogger("llenvs_fast.evaluation")

@@ -13,9 +13,10 @@ from llenvs_fast.core.errors import InvalidSettingError, JournalError, UnknownEn
 from llenvs_fast.core.registry import environment_registry
 from llenvs_fast.evaluation.runner import TrajectoryRunner, count_tasks
 from llenvs_fast.evaluation.session import Session
+from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.fingerprint import fingerprint
 from llenvs_fast.inference.models import ResolvedModel, default_model, resolve_model
-from llenvs_fast.inference.protocol import ModelBackend, SamplingParams
+from llenvs_fast.inference.protocol import SamplingParams
 from llenvs_fast.results.files import run_directory, runs_directory
 from llenvs_fast.results.journal import Journal
 from llenvs_fast.results.runs import latest_incomplete

@@ -13,11 +13,12 @@ from llenvs_fast.core.seeds import derive_seed
 from llenvs_fast.engine.loop import Loop, LoopReport, LoopSettings, run_rollouts
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.engine.scheduler import Schedule
+from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.backends import ScriptedBackend
 from llenvs_fast.inference.backends.faulty import FaultyBackend
 from llenvs_fast.inference.backends.scripted_replies import Reply
 from llenvs_fast.inference.messages import MessageBuilder
-from llenvs_fast.inference.protocol import GenerationRequest, KVCapacity, ModelBackend, SamplingParams
+from llenvs_fast.inference.protocol import GenerationRequest, KVCapacity, SamplingParams
 from llenvs_fast.results.record import Ending
 from tests.worlds import EchoWorld, FaultyWorld, LadderWorld, SleepyWorld, SlowWorld, World
 

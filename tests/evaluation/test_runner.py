@@ -6,6 +6,7 @@ import pytest
 
 from llenvs_fast.core.errors import EngineDeadError, InvalidSettingError
 from llenvs_fast.evaluation import TrajectoryRunner, run_evaluation
+from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.backends import ScriptedBackend
 from llenvs_fast.inference.backends.faulty import FaultyBackend
 from llenvs_fast.inference.prompting import build_standard_pipeline
@@ -15,7 +16,6 @@ from llenvs_fast.inference.protocol import (
     ChatMessage,
     GenerationRequest,
     GenerationResult,
-    ModelBackend,
     SamplingParams,
     StopReason,
 )
