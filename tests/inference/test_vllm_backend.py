@@ -417,3 +417,11 @@ thread.join()
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3\n"
+
+
+def test_an_engine_can_start_after_numba_was_used(tiny_vllm: VLLMBackend) -> None:
+    """vLLM's look through all loaded modules meets numba's, whose compiler it could not read."""
+    pytest.importorskip("numba")
+    from vllm.triton_utils import dispatcher
+
+    dispatcher._rebind_kernels([])

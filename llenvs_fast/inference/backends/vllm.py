@@ -14,8 +14,8 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ PROCESS_POLL_S = 0.01
 _QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout belongs to the caller
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
@@ -309,10 +310,26 @@ def _start(settings: dict[str, Any], engine_process: bool) -> vllm.LLM:
             raise MissingPackageError(
                 "vLLM can't be imported: install llenvs-fast[gpu], or llenvs-fast[cpu] without a GPU"
             ) from error
+        _let_vllm_read_any_module()
         envs.disable_envs_cache()  # an engine that started earlier has frozen what it read of the environment
         if current_platform.is_cpu():
             settings = _on_cpu(settings)
         return LLM(**{"use_tqdm_on_load": False} | {k: v for k, v in settings.items() if v is not None})
+
+
+def _let_vllm_read_any_module() -> None:
+    """On a CPU, vLLM looks through all loaded modules for its kernels, and takes every `vars(x)` for a mapping.
+
+    It is none for an object of numba's compiler, so that no engine would start once numba had been used.
+    """
+    with suppress(ImportError):  # other releases of vLLM don't look
+        from vllm.triton_utils import dispatcher
+
+        def mapping_of(value: Any) -> Mapping[str, Any]:
+            found = vars(value)
+            return found if isinstance(found, Mapping) else {}
+
+        dispatcher.__dict__["vars"] = mapping_of
 
 
 def _on_cpu(settings: dict[str, Any]) -> dict[str, Any]:
