@@ -279,16 +279,17 @@ def test_the_engine_can_be_used_again_after_an_interrupt(tiny_vllm: VLLMBackend)
     question = [[ChatMessage("user", f"what is {i}?")] for i in range(32)]
     expected = tiny_vllm.generate_chat_batch(question, SamplingParams(max_tokens=8))
 
-    def generate_for_ever() -> None:
+    def generate_until(ctrl_c: threading.Timer) -> None:
+        ctrl_c.start()
         while True:
             tiny_vllm.generate_chat_batch(question, SamplingParams(max_tokens=400, extra={"ignore_eos": True}))
 
     for delay_s in (0.02, 0.1):
         ctrl_c = threading.Timer(delay_s, signal.raise_signal, [signal.SIGINT])
-        ctrl_c.start()
         with pytest.raises(KeyboardInterrupt):
-            generate_for_ever()
+            generate_until(ctrl_c)
         ctrl_c.join()
+        drain(tiny_vllm)
         assert tiny_vllm._engine.get_num_unfinished_requests() == 0
         again = tiny_vllm.generate_chat_batch(question, SamplingParams(max_tokens=8))
         assert [r.token_ids for r in again] == [r.token_ids for r in expected]

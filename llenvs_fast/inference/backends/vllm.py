@@ -155,8 +155,8 @@ class VLLMBackend(ModelBackend):
             if request.key in self._keys or request.key in new:
                 raise BackendProtocolError(f"request {request.key!r} is in flight already: give each a key of its own")
             new[request.key] = str(next(self._ids))
-        self._keys |= new
         with held_interrupts():
+            self._keys |= new
             for request in requests:
                 try:
                     self._add(request)
@@ -167,9 +167,10 @@ class VLLMBackend(ModelBackend):
     def poll(self, timeout_s: float = 0.0) -> list[Finished]:
         if self._running and (self._in_process or self._has_sent(timeout_s)):
             self._step()
-        ended, self._ended = self._ended, []
-        for finished in ended:
-            del self._keys[finished.key]
+        with held_interrupts():
+            ended, self._ended = self._ended, []
+            for finished in ended:
+                del self._keys[finished.key]
         return ended
 
     def abort(self, keys: Sequence[Hashable]) -> None:
