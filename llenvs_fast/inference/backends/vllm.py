@@ -86,6 +86,8 @@ class VLLMBackend(ModelBackend):
         **vllm_kwargs: Any,
     ) -> None:
         super().__init__()
+        for name, value in _QUIET.items():  # before torch is loaded, which reads its part then
+            os.environ.setdefault(name, value)
         model = resolve_model(str(model_path))
         self._name = model.display_name
         settings: dict[str, Any] = {
@@ -297,8 +299,6 @@ def _ours(error: Exception, kind: type[LLEnvsError], what: str) -> LLEnvsError:
 
 def _start(settings: dict[str, Any], engine_process: bool) -> vllm.LLM:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(engine_process))
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # it speaks before it reads that
     has_children = engine_process or settings["tensor_parallel_size"] > 1
     deaf = children_deaf_to_interrupts() if has_children else nullcontext()
