@@ -66,7 +66,9 @@ def _run(options: dict[str, Any], interrupt: Interrupt) -> int:
 
 
 def _close(evaluation: Any, loop: Any) -> int:
-    """Say what is left to do; the exit status."""
+    """Say what went wrong and what is left to do; the exit status."""
+    for kind, message in evaluation.session.failures.items():
+        click.echo(f"failed, for example ({kind}): {message:.500}", err=True)
     if evaluation.directory is not None:
         click.echo(f"saved in {evaluation.directory}", err=True)
     if loop.engine_error is not None:

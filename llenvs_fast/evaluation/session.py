@@ -51,6 +51,7 @@ class Session:
         self._summary = SummaryAccumulator()
         self._done = frozenset(k for k in journal.done if self._wants(*k)) if journal is not None else frozenset()
         self._judged = self._right = 0
+        self.failures: dict[str, str] = {}  # the first message of each kind
 
     @property
     def total(self) -> int:
@@ -110,6 +111,8 @@ class Session:
         self._summary.add(record)
         self._judged += record.success is not None or record.status is Ending.FAILED
         self._right += bool(record.success)
+        if record.failure is not None:
+            self.failures.setdefault(record.failure["kind"], record.failure["message"])
 
     def _take_earlier_rows(self) -> None:
         if self.journal is not None and self._done:

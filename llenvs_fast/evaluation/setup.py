@@ -13,15 +13,16 @@ from llenvs_fast.core.errors import InvalidSettingError, JournalError, UnknownEn
 from llenvs_fast.core.registry import environment_registry
 from llenvs_fast.evaluation.runner import TrajectoryRunner, count_tasks
 from llenvs_fast.evaluation.session import Session
-from llenvs_fast.inference.backend import ModelBackend
+from llenvs_fast.inference.backend import ModelBackend, run_requests, unwrap
 from llenvs_fast.inference.fingerprint import fingerprint
 from llenvs_fast.inference.models import ResolvedModel, default_model, resolve_model
-from llenvs_fast.inference.protocol import SamplingParams
+from llenvs_fast.inference.protocol import ChatMessage, GenerationRequest, SamplingParams
 from llenvs_fast.results.files import run_directory, runs_directory
 from llenvs_fast.results.journal import Journal
 from llenvs_fast.results.runs import latest_incomplete
 
 OUTPUTS = Path("outputs")
+_SAMPLING_FIELDS = frozenset(f.name for f in fields(SamplingParams)) - {"n", "extra"}
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def open_evaluation(options: EvaluationOptions) -> Iterator[Evaluation]:
 
         def open_runner() -> TrajectoryRunner:
             backend = stack.enter_context(open_backend(options.backend, model, options.engine_args))
+            probe(backend, params, system_prompt)
             return TrajectoryRunner(
                 environment, backend, params, system_prompt=system_prompt, seed=options.seed, schedule=options.schedule
             )
@@ -144,15 +146,52 @@ def open_environment(env_id: str, env_args: dict[str, Any]) -> Environment:
 
 def sampling_params(args: dict[str, Any]) -> SamplingParams:
     """SamplingParams from a mapping; what is not a field of it goes to the engine as `extra`."""
-    known = {f.name for f in fields(SamplingParams)} - {"n", "extra"}
     if args.get("n", 1) != 1:
         raise InvalidSettingError(f"sampling argument n={args['n']}: use -r for several samples of each task")
     args = {k: v for k, v in args.items() if k != "n"}
     if "stop" in args:
         stop = args.pop("stop")
-        args["stop_sequences"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    extra = {k: v for k, v in args.items() if k not in known}
-    return SamplingParams(**{"temperature": 1.0} | {k: v for k, v in args.items() if k in known}, extra=extra)
+        args["stop_sequences"] = (stop,) if isinstance(stop, str) else stop
+    if isinstance(args.get("stop_sequences"), list):
+        args["stop_sequences"] = tuple(args["stop_sequences"])
+    extra = {k: v for k, v in args.items() if k not in _SAMPLING_FIELDS}
+    fields_given = {k: _typed(k, v) for k, v in args.items() if k in _SAMPLING_FIELDS}
+    return SamplingParams(**{"temperature": 1.0} | fields_given, extra=extra)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A sampling argument of the type that its field has. Raises InvalidSettingError for another."""
+    default = getattr(SamplingParams(), name)
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        wanted = "a string or a list of strings"
+    elif isinstance(default, bool):
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(default, int):
+        fits, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    else:
+        fits, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if not fits:
+        raise InvalidSettingError(f"sampling argument {name}={value!r}: give {wanted}")
+    return value
+
+
+def probe(backend: ModelBackend, params: SamplingParams, system_prompt: str | None) -> None:
+    """Generate one token, so that what no request could be run with is one error before the run, not one a rollout.
+
+    Raises what the request ended with: a missing chat template, a role that it refuses, a bad sampling parameter.
+    """
+    system = () if system_prompt is None else (ChatMessage("system", system_prompt),)
+    messages = (*system, ChatMessage("user", "Hello"))
+    ids = None if backend.renderer is None else backend.renderer.render(messages)
+    request = GenerationRequest(("probe", id(backend)), params, ids, messages, seed=0, max_tokens=1)
+    try:
+        unwrap(run_requests(backend, [request])[0])
+    except InvalidSettingError as error:
+        strange = [name for name in params.extra if name in str(error)]
+        if not strange:
+            raise
+        raise InvalidSettingError(f"{error}; {nearest(strange[0], _SAMPLING_FIELDS)}") from error
 
 
 def open_backend(kind: str, model: ResolvedModel, engine_args: dict[str, Any]) -> ModelBackend:

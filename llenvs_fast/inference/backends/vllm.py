@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from llenvs_fast.core.errors import (
     AbortedError,
-    BackendProtocolError,
     EngineDeadError,
     GenerationError,
     InvalidSettingError,
     LLEnvsError,
     MissingPackageError,
 )
-from llenvs_fast.inference.backend import ModelBackend
+from llenvs_fast.inference.backend import ModelBackend, check_new_keys
 from llenvs_fast.inference.backends.vllm_translation import sampling_options, to_result
 from llenvs_fast.inference.interrupts import children_deaf_to_interrupts, held_interrupts
 from llenvs_fast.inference.models import resolve_model
@@ -152,13 +151,9 @@ class VLLMBackend(ModelBackend):
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         if self._death is not None:
             raise self._death
-        new: dict[Hashable, str] = {}
-        for request in requests:
-            if request.key in self._keys or request.key in new:
-                raise BackendProtocolError(f"request {request.key!r} is in flight already: give each a key of its own")
-            new[request.key] = str(next(self._ids))
+        check_new_keys(requests, self._keys)
         with held_interrupts():
-            self._keys |= new
+            self._keys |= {request.key: str(next(self._ids)) for request in requests}
             for request in requests:
                 try:
                     self._add(request)
