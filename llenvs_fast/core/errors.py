@@ -95,6 +95,12 @@ class BackendProtocolError(GenerationError):
     kind = "backend_protocol"
 
 
+class EngineStartError(LLEnvsError, RuntimeError):
+    """The engine could not be started with this model and these options."""
+
+    kind = "engine_start"
+
+
 class EngineDeadError(LLEnvsError, RuntimeError):
     """The engine itself failed; nothing more can be generated with it."""
 

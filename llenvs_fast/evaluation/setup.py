@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from llenvs_fast.core.environment import Environment
-from llenvs_fast.core.errors import InvalidSettingError, JournalError, UnknownEnvironmentError, nearest
+from llenvs_fast.core.errors import (
+    EngineStartError,
+    InvalidSettingError,
+    JournalError,
+    LLEnvsError,
+    UnknownEnvironmentError,
+    nearest,
+)
 from llenvs_fast.core.registry import environment_registry
 from llenvs_fast.evaluation.runner import TrajectoryRunner, count_tasks
 from llenvs_fast.evaluation.session import Session
@@ -200,8 +207,13 @@ def open_backend(kind: str, model: ResolvedModel, engine_args: dict[str, Any]) -
     make = {"vllm": "VLLMBackend", "huggingface": "HuggingFaceBackend"}[kind]
     try:
         backend: ModelBackend = getattr(backends, make)(str(model.path), **engine_args)
-    except TypeError as error:
-        raise InvalidSettingError(f"engine arguments {engine_args}: {error}") from error
+    except LLEnvsError:
+        raise
+    except Exception as error:  # of the engine, about the model or its options
+        why = " ".join(str(error).split())
+        raise EngineStartError(
+            f"{kind} can't start with {model.display_name} and engine arguments {engine_args}: {why:.700}"
+        ) from error
     return backend
 
 
