@@ -61,7 +61,12 @@ def _run(options: dict[str, Any], interrupt: Interrupt) -> int:
         interrupt.arm()
         with progress:
             loop = session.run(progress.watch, interrupt.stop)
-        print_report(evaluation.title, session.result(), loop)
+        try:
+            print_report(evaluation.title, session.result(), loop)
+        except OSError as error:  # a full disk or a closed pipe: what was saved is saved
+            click.echo(f"Error: the report can't be printed: {error.strerror or error}", err=True)
+            _close(evaluation, loop)
+            return 1
         return _close(evaluation, loop)
 
 

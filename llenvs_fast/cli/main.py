@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 
 import click
@@ -62,12 +64,26 @@ cli.add_command(
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr and exit status 1."""
+    """Run the command; an error of ours or of the system is one line on stderr and exit status 1."""
+    _make_streams_safe()
     try:
         cli()
-    except LLEnvsError as error:
+    except (LLEnvsError, OSError) as error:  # OSError: a full disk, a directory that can't be written
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
+
+
+def _make_streams_safe() -> None:
+    """Standard streams that are closed go nowhere, and take what their encoding can't say as a question mark."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass  # a descriptor below 3 was closed: without this the next file to be opened would get what is printed
+    os.close(opened)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,12 @@ class BackendProtocolError(GenerationError):
     kind = "backend_protocol"
 
 
+class BackendBusyError(LLEnvsError, RuntimeError):
+    """The backend is in use by another run."""
+
+    kind = "backend_busy"
+
+
 class EngineStartError(LLEnvsError, RuntimeError):
     """The engine could not be started with this model and these options."""
 

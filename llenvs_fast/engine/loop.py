@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llenvs_fast.core.environment import Environment
-from llenvs_fast.core.errors import BackendProtocolError, EngineDeadError, Phase
+from llenvs_fast.core.errors import BackendProtocolError, EngineDeadError, InvalidSettingError, Phase
 from llenvs_fast.core.seeds import derive_seed
 from llenvs_fast.engine.garbage import patient_collector
 from llenvs_fast.engine.prompting import BuildMessages, prompt_rollouts
 from llenvs_fast.engine.residency import ResidencyPlanner
-from llenvs_fast.engine.rollout import DEFAULT_MAX_STEPS, Outcome, Rollout, RolloutSpec, Stage
+from llenvs_fast.engine.rollout import DEFAULT_MAX_STEPS, Outcome, Rollout, RolloutSpec, Stage, checked_reset
 from llenvs_fast.engine.scheduler import Candidate, Facts, Schedule, Scheduler
 from llenvs_fast.engine.workers import Call, Done, EnvironmentWorkers
 from llenvs_fast.inference.backend import ModelBackend, unwrap
@@ -120,8 +120,7 @@ class Loop:
         self.scheduler = Scheduler(settings.schedule, settings.max_live, planner)
         self.workers = EnvironmentWorkers(environment, settings.environment_threads, settings.step_timeout_s)
         self.result = LoopReport()
-        limit = settings.max_steps if settings.max_steps is not None else environment.spec.max_steps
-        self._max_steps = DEFAULT_MAX_STEPS if limit is None else limit
+        self._max_steps = _step_limit(settings, environment)
         self._window = self._lookahead_window()
         self._open: dict[int, Rollout] = {}
         self._generating: dict[Hashable, InFlight] = {}
@@ -196,7 +195,7 @@ class Loop:
                 if d.error is not None:
                     raise d.error
                 if d.call.action is None:
-                    rollout.was_reset(*d.value)
+                    rollout.was_reset(*checked_reset(d.value))
                 else:
                     rollout.was_stepped(d.call.action, d.value, d.seconds)
             except Exception as error:
@@ -244,7 +243,7 @@ class Loop:
         if not self._generating:
             return
         wait_s = 0.005 if self.workers.pending else 0.1
-        finished = self._in_backend(lambda: self.backend.poll(wait_s))
+        finished = self._in_backend(lambda: _checked(self.backend.poll(wait_s)))
         if finished is None:
             return
         self._failed_polls = 0
@@ -288,7 +287,11 @@ class Loop:
             self.report([r.outcome() for r in ended])
             self.result.reported += len(ended)
         if self.watch is not None:
-            self.watch(self._pulse())
+            try:
+                self.watch(self._pulse())
+            except Exception:  # who watches must not cost what is watched
+                logger.warning("the run's watcher raised and is not called again", exc_info=True)
+                self.watch = None
 
     # the backend ----------------------------------------------------------------------------------------------------
 
@@ -312,7 +315,10 @@ class Loop:
             turn.rollout.has_failed(error, Phase.GENERATE)
             self._ended.append(turn.rollout)
         if self.result.engine_error is None:
-            self.backend.abort(list(failed))
+            try:
+                self.backend.abort(list(failed))
+            except Exception:
+                logger.exception("the backend failed while requests were taken back")
 
     def _leave(self) -> None:
         """Leave nothing behind: no request in flight, no idle thread; what had ended is reported."""
@@ -354,6 +360,22 @@ class Loop:
         )
 
 
+def _step_limit(settings: LoopSettings, environment: Environment) -> int:
+    limit = settings.max_steps if settings.max_steps is not None else environment.spec.max_steps
+    if limit is None:
+        return DEFAULT_MAX_STEPS
+    if not isinstance(limit, int) or limit < 1:
+        raise InvalidSettingError(f"max_steps={limit!r}: give 1 or more, or None for {DEFAULT_MAX_STEPS}")
+    return limit
+
+
+def _checked(finished: object) -> list[Finished]:
+    """What a poll returned. Raises BackendProtocolError where it isn't a list of ends."""
+    if isinstance(finished, list) and all(isinstance(f, Finished) and isinstance(f.key, Hashable) for f in finished):
+        return finished
+    raise BackendProtocolError(f"poll returned {finished!r:.200}: it must return a list of Finished")
+
+
 def run_rollouts(
     specs: Iterable[RolloutSpec],
     environment: Environment,
@@ -372,5 +394,5 @@ def run_rollouts(
     """
     settings = settings or LoopSettings()
     settings = replace(settings, sampling_params=replace(settings.sampling_params, n=1))
-    with patient_collector():
+    with backend.exclusive(), patient_collector():
         return Loop(environment, backend, build_messages, settings, report, watch, stop).run(specs)

@@ -14,7 +14,7 @@ from typing import Any
 from llenvs_fast.core.environment import StepResult
 from llenvs_fast.core.errors import BadRewardError, Failure, Phase
 from llenvs_fast.core.reward import Signal, SignalBundle
-from llenvs_fast.core.state import Action, State
+from llenvs_fast.core.state import Action, Observation, State
 from llenvs_fast.core.trajectory import Trajectory, Transition
 from llenvs_fast.inference.protocol import ChatMessage, GenerationResult, StopReason
 from llenvs_fast.results.record import Ending
@@ -110,8 +110,6 @@ class Rollout:
     # what happened --------------------------------------------------------------------------------------------------
 
     def was_reset(self, state: State, info: dict[str, Any]) -> None:
-        if not isinstance(state, State):
-            raise TypeError(f"reset returned a {type(state).__name__} as state: it must return (State, dict)")
         self.trajectory = Trajectory.create(state)
         self.reset_info = info
         self.stage = Stage.READY
@@ -131,13 +129,16 @@ class Rollout:
     def was_generated(self, result: GenerationResult, generation_s: float) -> Action:
         self.turns.append(Turn(self.messages, result, self.seed, generation_s, self.reuse_lost))
         if result.token_ids is not None:
-            self.ids += result.token_ids
+            self.ids += tuple(result.token_ids)
         self.stage = Stage.STEPPING
         return result.to_agent_action()
 
     def was_stepped(self, action: Action, result: StepResult, stepping_s: float) -> None:
         if not isinstance(result, StepResult):
             raise TypeError(f"step returned a {type(result).__name__}: it must return a StepResult")
+        if not isinstance(result.next_state, State) or not isinstance(result.info, dict):
+            kinds = f"{type(result.next_state).__name__} as next_state and {type(result.info).__name__} as info"
+            raise TypeError(f"step returned a StepResult with {kinds}: they must be a State and a dict")
         assert self.trajectory is not None
         transition = Transition(
             state=self.state,
@@ -184,6 +185,14 @@ class Rollout:
         )
 
 
+def checked_reset(value: object) -> tuple[State, dict[str, Any]]:
+    """What a reset returned. Raises TypeError where it isn't (State, dict)."""
+    match value:
+        case (State() as state, dict() as info) if isinstance(state.observation, Observation):
+            return state, info
+    raise TypeError(f"reset returned {value!r:.200}: it must return (State, dict), the state with an Observation")
+
+
 def generation_info(result: GenerationResult) -> dict[str, Any]:
     """What a transition keeps of its generation."""
     info: dict[str, Any] = {
@@ -200,21 +209,26 @@ def checked_rewards(rewards: SignalBundle) -> SignalBundle:
     """The bundle with every reward a finite float or None. Raises BadRewardError naming the signal otherwise."""
     if not isinstance(rewards, SignalBundle):
         raise BadRewardError(f"rewards is {rewards!r:.200}: a step returns a SignalBundle")
-    if all(s.reward is None or (type(s.reward) is float and math.isfinite(s.reward)) for s in rewards.signals):
-        return rewards
-    return SignalBundle(tuple(replace(s, reward=_checked(s)) for s in rewards.signals))
+    signals = rewards.signals
+    if not isinstance(signals, tuple) or not all(isinstance(s, Signal) for s in signals):
+        raise BadRewardError(f"the signals are {signals!r:.200}: a SignalBundle holds a tuple of Signal")
+    if not all(s.reward is None or (type(s.reward) is float and math.isfinite(s.reward)) for s in signals):
+        rewards = SignalBundle(tuple(replace(s, reward=_checked(s)) for s in signals))
+    if not math.isfinite(rewards.total):
+        raise BadRewardError(f"the rewards add up to {rewards.total}: give numbers and weights whose sum is finite")
+    return rewards
 
 
 def _checked(signal: Signal) -> float | None:
     if signal.reward is None:
         return None
+    shape = getattr(signal.reward, "shape", ())
     try:
-        reward = float(signal.reward)
-    except (TypeError, ValueError):
+        reward = math.nan if shape or isinstance(signal.reward, str | bytes) else float(signal.reward)
+    except (TypeError, ValueError, OverflowError):
         reward = math.nan
     if math.isfinite(reward):
         return reward
-    shape = getattr(signal.reward, "shape", ())
     what = f"an array of shape {shape}" if shape else f"{signal.reward!r:.200}"
     raise BadRewardError(
         f"signal {signal.name!r} has {what} as its reward: give one finite number, or None where there is no score"

@@ -106,12 +106,12 @@ class EnvironmentWorkers:
     def _group_size(self, calls: Sequence[Call]) -> int:
         if not calls:
             return 1
+        if self.step_timeout_s is not None:
+            return 1  # only a call that is alone can be given up alone
         spread = -(-len(calls) // self._threads)
         method = "reset_batch" if calls[0].is_reset else "step_batch"
         if hasattr(self.environment, method):
             return min(max(spread, 32), _MAX_GROUP)
-        if self.step_timeout_s is not None:
-            return 1  # only a call that is alone can be given up alone
         return max(1, min(int(_GROUP_S / self._call_s[calls[0].is_reset]), spread, _MAX_GROUP))
 
     def _settle(self, ticket: int, group: list[Done]) -> list[Done]:
@@ -173,7 +173,7 @@ def _run_one(environment: Environment, call: Call) -> Done:
     except Exception as raised:
         value, error = None, raised
     except BaseException as raised:  # sys.exit() in an environment must not end the worker
-        value, error = None, RuntimeError(f"the environment raised {type(raised).__name__}: {raised}")
+        value, error = None, _as_exception(raised)
     return Done(call, value, error, time.perf_counter() - started)
 
 
@@ -188,8 +188,8 @@ def _run_batched(environment: Any, group: list[Call]) -> list[Done]:
             values = batched.step_batch([c.subject for c in group], [_action(c) for c in group])
         if len(values) != len(group):
             raise ValueError(f"{type(environment).__name__} returned {len(values)} results for {len(group)} calls")
-    except Exception as error:
-        values = [error] * len(group)
+    except BaseException as error:
+        values = [_as_exception(error)] * len(group)
     seconds = (time.perf_counter() - started) / len(group)
     return [_done(call, value, seconds) for call, value in zip(group, values, strict=True)]
 
@@ -200,5 +200,12 @@ def _action(call: Call) -> Action:
 
 
 def _done(call: Call, value: Any, seconds: float) -> Done:
-    failed = isinstance(value, Exception)
-    return Done(call, None if failed else value, value if failed else None, seconds)
+    if isinstance(value, BaseException):
+        return Done(call, None, _as_exception(value), seconds)
+    return Done(call, value, None, seconds)
+
+
+def _as_exception(raised: BaseException) -> Exception:
+    if isinstance(raised, Exception):
+        return raised
+    return RuntimeError(f"the environment raised {type(raised).__name__}: {raised}")

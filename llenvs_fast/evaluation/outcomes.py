@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from llenvs_fast.core.errors import Failure, Phase
 from llenvs_fast.core.reward import RewardType
 from llenvs_fast.core.trajectory import Trajectory
 from llenvs_fast.engine.loop import LoopReport
 from llenvs_fast.engine.rollout import Outcome, Turn
 from llenvs_fast.inference.protocol import ChatMessage
-from llenvs_fast.results.record import TrajectoryRecord
+from llenvs_fast.results.record import Ending, TrajectoryRecord
 
 
 @dataclass
@@ -85,7 +86,24 @@ def batch_result(results: list[TrajectoryResult], report: LoopReport | None = No
 
 
 def record_of(outcome: Outcome, keep_tokens: bool = False) -> TrajectoryRecord:
-    """The journal's row of a trajectory. `keep_tokens` adds the exact ids and log-probabilities of every turn."""
+    """The journal's row of a trajectory. `keep_tokens` adds the exact ids and log-probabilities of every turn.
+
+    A trajectory that can't be written down (its environment's objects raise when they are read) gives a failed row.
+    """
+    try:
+        return _record(outcome, keep_tokens)
+    except Exception as error:
+        failure = Failure.from_exception(error, Phase.STEP, len(outcome.turns))
+        return TrajectoryRecord(
+            task_index=outcome.spec.task_index,
+            sample=outcome.spec.sample,
+            episode_id="",
+            status=Ending.FAILED,
+            failure=asdict(failure) | {"kind": "record_error"},
+        )
+
+
+def _record(outcome: Outcome, keep_tokens: bool) -> TrajectoryRecord:
     trajectory, turns = outcome.trajectory, outcome.turns
     transitions = trajectory.transitions if trajectory is not None else ()
     rewards = [s.reward for t in transitions for s in t.rewards.numeric_signals()]
@@ -96,7 +114,7 @@ def record_of(outcome: Outcome, keep_tokens: bool = False) -> TrajectoryRecord:
         sample=outcome.spec.sample,
         episode_id=trajectory.episode_id if trajectory is not None else "",
         status=outcome.ending,
-        reward=trajectory.total_reward if trajectory is not None and rewards else None,
+        reward=trajectory.total_reward if trajectory is not None and rewards and outcome.failure is None else None,
         success=None if outcome.failure is not None else is_success(trajectory),
         prompt=[m.to_dict() for m in turns[0].messages] if turns else [],
         completion=_completion(turns),

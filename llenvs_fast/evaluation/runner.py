@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import KW_ONLY, dataclass, field
+from typing import SupportsIndex
 
 from llenvs_fast.core.environment import Environment
 from llenvs_fast.core.errors import EngineDeadError, Failure, InvalidSettingError, Phase
@@ -50,6 +52,9 @@ class TrajectoryRunner:
 
     def __post_init__(self) -> None:
         self.schedule = _schedule(self.schedule)
+        _at_least_one("environment_threads", self.environment_threads)
+        if self.step_timeout_s is not None and not self.step_timeout_s > 0:
+            raise InvalidSettingError(f"step_timeout_s={self.step_timeout_s!r}: give seconds above 0, or None")
         if self.sampling_params.n != 1:
             raise InvalidSettingError(
                 f"sampling_params.n={self.sampling_params.n}: samples are separate trajectories here; "
@@ -62,6 +67,7 @@ class TrajectoryRunner:
     ) -> TrajectoryResult:
         """Run one trajectory. An error of the environment, the prompt or the backend is raised as it is."""
         outcomes: list[Outcome] = []
+        task_index = _plain(task_index)
         spec = RolloutSpec(0, task_index, self._next_sample(task_index), trajectory_id)
         report = self.run([spec], outcomes.extend, max_steps=max_steps)
         if not outcomes:
@@ -72,7 +78,7 @@ class TrajectoryRunner:
 
     def run_batch(
         self,
-        task_indices: Sequence[int],
+        task_indices: Iterable[int],
         batch_size: int | None = None,
         progress_callback: ProgressCallback | None = None,
         *,
@@ -84,10 +90,9 @@ class TrajectoryRunner:
         `batch_size` bounds how many are live at once: a place is refilled as soon as it is free. An index may stand
         more than once. `progress_callback(completed, total)` never decreases and ends with `(total, total)`.
         """
-        if batch_size is not None and batch_size < 1:
-            raise InvalidSettingError(f"batch_size={batch_size}: give 1 or more, or None for as many as fit")
-        if num_samples < 1:
-            raise InvalidSettingError(f"num_samples={num_samples}: give 1 or more")
+        if batch_size is not None:
+            _at_least_one("batch_size", batch_size, ", or None for as many as fit")
+        _at_least_one("num_samples", num_samples)
         specs = list(self._specs(task_indices, num_samples))
         results: list[TrajectoryResult | None] = [None] * len(specs)
         progress = _Progress(progress_callback, len(specs))
@@ -140,9 +145,9 @@ class TrajectoryRunner:
         self._drawn[task_index] += 1
         return self._drawn[task_index] - 1
 
-    def _specs(self, task_indices: Sequence[int], num_samples: int) -> Iterator[RolloutSpec]:
+    def _specs(self, task_indices: Iterable[int], num_samples: int) -> Iterator[RolloutSpec]:
         position = 0
-        for task_index in task_indices:
+        for task_index in map(_plain, task_indices):
             for _ in range(num_samples):
                 yield RolloutSpec(position, task_index, self._next_sample(task_index))
                 position += 1
@@ -152,7 +157,7 @@ def run_evaluation(
     environment: Environment,
     backend: ModelBackend,
     num_tasks: int | None = None,
-    task_indices: Sequence[int] | None = None,
+    task_indices: Iterable[int] | None = None,
     sampling_params: SamplingParams | None = None,
     prompt_pipeline: Callable[[Messages], Messages] | None = None,
     system_prompt: str | None = None,
@@ -190,8 +195,8 @@ def run_evaluation(
 def count_tasks(environment: Environment, wanted: int | None) -> int:
     """How many tasks to run: `wanted`, but no more than there are. None is all of them, or 100 of an endless source."""
     name = environment.spec.name
-    if wanted is not None and wanted < 1:
-        raise InvalidSettingError(f"num_tasks={wanted}: give 1 or more, or None for all")
+    if wanted is not None:
+        _at_least_one("num_tasks", wanted, ", or None for all")
     if not isinstance(environment, Sized):
         return 100 if wanted is None else wanted
     available = len(environment)
@@ -226,6 +231,16 @@ class _Progress:
         except Exception:
             logger.warning("progress_callback raised and is not called again", exc_info=True)
             self._callback = None
+
+
+def _at_least_one(name: str, value: int, otherwise: str = "") -> None:
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or operator.index(value) < 1:
+        raise InvalidSettingError(f"{name}={value!r}: give 1 or more{otherwise}")
+
+
+def _plain(task_index: int) -> int:
+    """A NumPy integer as an int, which its seeds and its place in the journal are made of."""
+    return operator.index(task_index) if isinstance(task_index, SupportsIndex) else task_index
 
 
 def _schedule(name: Schedule | str) -> Schedule:

@@ -137,7 +137,7 @@ def open_environment(env_id: str, env_args: dict[str, Any]) -> Environment:
     """`adapter:name` or a bare name that some source has. Raises UnknownEnvironmentError with the nearest names."""
     adapter, colon, name = env_id.partition(":")
     if colon and adapter in environment_registry.list_adapters():
-        return environment_registry.get(name=name, adapter=adapter, **env_args)
+        return _made(adapter, name, env_args)
     known = environment_registry.list_environments()
     sources = [a for a, e in known if e == env_id]
     if not sources:
@@ -148,7 +148,16 @@ def open_environment(env_id: str, env_args: dict[str, Any]) -> Environment:
     if len(sources) > 1:
         choices = " or ".join(f"{source}:{env_id}" for source in sources)
         raise UnknownEnvironmentError(f"{env_id!r} is in several sources: say {choices}")
-    return environment_registry.get(name=env_id, adapter=sources[0], **env_args)
+    return _made(sources[0], env_id, env_args)
+
+
+def _made(adapter: str, name: str, env_args: dict[str, Any]) -> Environment:
+    try:
+        return environment_registry.get_adapter(adapter).get_environment(name, **env_args)
+    except LLEnvsError:
+        raise
+    except Exception as error:  # of arguments that its source did not expect
+        raise InvalidSettingError(f"{name} can't be made with the arguments {env_args}: {error}") from error
 
 
 def sampling_params(args: dict[str, Any]) -> SamplingParams:
@@ -178,6 +187,8 @@ def _typed(name: str, value: Any) -> Any:
         fits, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
     else:
         fits, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if name == "max_tokens":
+        fits, wanted = fits and value >= 1, "a whole number of at least 1"
     if not fits:
         raise InvalidSettingError(f"sampling argument {name}={value!r}: give {wanted}")
     return value

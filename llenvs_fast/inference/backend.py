@@ -7,12 +7,14 @@ A backend implements either `submit` and `poll` (an engine that runs by itself o
 from __future__ import annotations
 
 import itertools
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llenvs_fast.core.errors import BackendProtocolError
+from llenvs_fast.core.errors import BackendBusyError, BackendProtocolError
 from llenvs_fast.core.tools import ToolDefinition
 from llenvs_fast.inference.protocol import (
     BackendCapabilities,
@@ -44,6 +46,7 @@ class ModelBackend(ABC):
     def __init__(self) -> None:
         self.figures = EngineFigures()
         self._queued: list[GenerationRequest] = []
+        self._used = threading.Lock()
 
     @property
     @abstractmethod
@@ -153,6 +156,21 @@ class ModelBackend(ABC):
 
     # life -----------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """The backend for one run or batch: two that poll it at once would take each other's results.
+
+        Raises BackendBusyError where it is in use, by another thread or by a run that this call is part of.
+        """
+        if not self._used.acquire(blocking=False):
+            raise BackendBusyError(
+                f"{type(self).__name__} is in use by another run: wait for it, or give each run a backend of its own"
+            )
+        try:
+            yield
+        finally:
+            self._used.release()
+
     def close(self) -> None:  # noqa: B027 - not every backend holds something
         """Give the engine's memory back. Safe to call twice."""
 
@@ -173,25 +191,29 @@ def check_new_keys(requests: Sequence[GenerationRequest], in_flight: Collection[
 
 
 def unwrap(finished: Finished) -> GenerationResult:
-    """The result, or raise the error that stands in its place."""
-    if finished.result is None:
-        raise finished.error or BackendProtocolError(f"request {finished.key!r} ended with neither result nor error")
-    return finished.result
+    """The result, or raise the error in its place; BackendProtocolError where neither is what it must be."""
+    if isinstance(finished.result, GenerationResult):
+        return finished.result
+    if finished.result is None and isinstance(finished.error, Exception):
+        raise finished.error
+    what = f"result {finished.result!r:.100} and error {finished.error!r:.100}"
+    raise BackendProtocolError(f"request {finished.key!r} ended with {what}: give a GenerationResult or an Exception")
 
 
 def run_requests(backend: ModelBackend, requests: Sequence[GenerationRequest]) -> list[Finished]:
     """Submit, poll until all have ended, and return the ends in the order of `requests`. Aborts when interrupted."""
     keys = {r.key for r in requests}
     ended: dict[Hashable, Finished] = {}
-    try:
-        backend.submit(requests)
-        while len(ended) < len(requests):
-            for finished in backend.poll(timeout_s=1.0):
-                if finished.key in keys:  # the ends of an interrupted batch may still come in
-                    ended[finished.key] = finished
-    except BaseException:
-        backend.abort([r.key for r in requests if r.key not in ended])
-        raise
+    with backend.exclusive():
+        try:
+            backend.submit(requests)
+            while len(ended) < len(requests):
+                for finished in backend.poll(timeout_s=1.0):
+                    if finished.key in keys:  # the ends of an interrupted batch may still come in
+                        ended[finished.key] = finished
+        except BaseException:
+            backend.abort([r.key for r in requests if r.key not in ended])
+            raise
     return [ended[r.key] for r in requests]
 
 

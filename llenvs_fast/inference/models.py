@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from llenvs_fast.core.errors import MissingPackageError, UnknownModelError, nearest
+from llenvs_fast.core.errors import InvalidSettingError, MissingPackageError, UnknownModelError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,13 @@ def smollm2_dir() -> Path:
     if not _is_model(directory):
         from filelock import FileLock
 
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidSettingError(
+                f"the model cache {str(directory.parent)!r} can't be made ({error.strerror}): point XDG_CACHE_HOME to "
+                "a directory that can be written"
+            ) from error
         with FileLock(directory.with_name(f"{directory.name}.lock")):  # the system frees it if we die
             if not _is_model(directory):
                 logger.info("converting SmolLM2-135M-Instruct, once, into %s (half a minute)", directory)

@@ -97,7 +97,7 @@ def read_whole(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JournalError(f"{str(path)!r} is not JSON ({error}): restore it, or start a new run") from error
     if not isinstance(value, dict):
         raise JournalError(f"{str(path)!r} holds a JSON {type(value).__name__}, not an object: start a new run")

@@ -92,13 +92,21 @@ def _key_of(line: bytes) -> tuple[int, int, int]:
     if tail and line.startswith(_START) and line.find(_START, 1) < 0 and b"\0" not in line:
         return int(tail[1]), int(tail[2]), _CODES[tail[3]]
     record = _parse(line)
+    for name in ("task_index", "sample"):
+        value = getattr(record, name)
+        if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{name} is {value!r:.80}, no index")
     return record.task_index, record.sample, _ENDINGS.index(record.status)
 
 
 def _parse(line: bytes) -> TrajectoryRecord:
     if not line.endswith(b"\n"):
         raise ValueError("the line has no end")
-    return TrajectoryRecord.from_json_row(json.loads(line, parse_constant=_refuse_constant))
+    try:
+        row = json.loads(line, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return TrajectoryRecord.from_json_row(row)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,12 @@ def test_a_bad_option_is_a_usage_error(words: list[str], says: str) -> None:
         (["zzzz"], "no environment 'zzzz'; known: "),
         (["leg_counting", "-a", '{"size": 0}'], "size=0: an environment needs at least one task"),
         (["leg_counting", "-a", '{"legs": 4}'], "legs"),
+        (["leg_counting", "-a", '{"name": "x"}'], "leg_counting can't be made with the arguments {'name': 'x'}"),
+        (["leg_counting", "-a", '{"extra_rewards": 1}'], "can't be made with the arguments {'extra_rewards': 1}"),
+        (["leg_counting", "-a", '{"size": 10000000000000000000000}'], "size=10000000000000000000000: give at most"),
+        (["leg_counting", "-a", '{"score_timeout_s": -1}'], "score_timeout_s=-1: give seconds above 0"),
+        (["leg_counting", "-a", '{"answer_extractor": 5}'], "answer_extractor=5: give the name of one"),
+        (["leg_counting", "-S", '{"max_tokens": 0}'], "max_tokens=0: give a whole number of at least 1"),
         (["leg_counting", "-S", '{"n": 4}'], "use -r for several samples"),
         (["leg_counting", "-m", "smolm2"], "there is no model 'smolm2'"),
         (["leg_counting", "-m", "./no/such/model"], "there is no model './no/such/model'"),
@@ -124,3 +133,26 @@ def test_env_list_of_an_unknown_source_names_those_that_exist() -> None:
     result = CliRunner().invoke(cli, ["env", "list", "gymnasium"])
     assert result.exit_code == 1
     assert "no environment source 'gymnasium'" in said(result)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+def test_closed_or_full_streams_do_not_change_what_is_done(closed: str) -> None:
+    command = f"{sys.executable} -m llenvs_fast.cli.main env list {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (1 if closed == ">/dev/full" else 0), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_encoding_that_lacks_a_character_gets_a_question_mark() -> None:
+    code = (
+        "from llenvs_fast.cli.main import _make_streams_safe\n"
+        "_make_streams_safe()\n"
+        "from llenvs_fast.engine.loop import LoopReport\n"
+        "from llenvs_fast.reports.console import print_report\n"
+        "from llenvs_fast.results.summary import summarize\n"
+        "print_report('m\\N{LATIN SMALL LETTER O WITH DIAERESIS}del', summarize([]), LoopReport())\n"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"m?del" in done.stdout

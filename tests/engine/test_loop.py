@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from llenvs_fast.core.errors import EngineDeadError, GenerationError
+from llenvs_fast.core.environment import StepResult
+from llenvs_fast.core.errors import EngineDeadError, GenerationError, InvalidSettingError
 from llenvs_fast.core.seeds import derive_seed
-from llenvs_fast.engine.loop import Loop, LoopReport, LoopSettings, run_rollouts
+from llenvs_fast.core.state import Action, State
+from llenvs_fast.engine.loop import Loop, LoopReport, LoopSettings, Pulse, run_rollouts
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.engine.scheduler import Schedule
 from llenvs_fast.inference.backend import ModelBackend
@@ -18,7 +21,7 @@ from llenvs_fast.inference.backends import ScriptedBackend
 from llenvs_fast.inference.backends.faulty import FaultyBackend
 from llenvs_fast.inference.backends.scripted_replies import Reply
 from llenvs_fast.inference.messages import MessageBuilder
-from llenvs_fast.inference.protocol import GenerationRequest, KVCapacity, SamplingParams
+from llenvs_fast.inference.protocol import ChatMessage, Finished, GenerationRequest, KVCapacity, SamplingParams
 from llenvs_fast.results.record import Ending
 from tests.worlds import EchoWorld, FaultyWorld, LadderWorld, SleepyWorld, SlowWorld, World
 
@@ -356,3 +359,120 @@ def test_a_loop_counts_only_its_own_work() -> None:
         _, loop = run(EchoWorld(4), backend, specs(4))
         assert loop.figures.requests == 4
     assert Loop(EchoWorld(4), backend, MessageBuilder(), LoopSettings(), print)._before.requests == 8
+
+
+class BatchWorld(EchoWorld):
+    """An EchoWorld that steps in batches; `fault` is called with the actions first."""
+
+    def __init__(self, size: int, fault: Callable[[list[Action]], object] | None = None) -> None:
+        super().__init__(size)
+        self.fault = fault or (lambda actions: None)
+
+    def step_batch(self, states: list[State], actions: list[Action]) -> list[StepResult | Exception]:
+        self.fault(actions)
+        return [self.step(state, action) for state, action in zip(states, actions, strict=True)]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
+def test_a_batch_of_steps_that_raises_anything_ends_those_steps(error: BaseException) -> None:
+    def fault(actions: list[Action]) -> None:
+        raise error
+
+    outcomes, _ = run(BatchWorld(6, fault), ScriptedBackend(echoed), specs(6))
+    assert {o.failure.kind for o in outcomes.values() if o.failure} == {"step_error"}
+    assert len(outcomes) == 6
+
+
+def test_a_slot_of_a_batch_may_hold_an_error() -> None:
+    class Slots(BatchWorld):
+        def step_batch(self, states: list[State], actions: list[Action]) -> list[StepResult | Exception]:
+            results = super().step_batch(states, actions)
+            return [KeyError("rule") if s.hidden == 2 else r for s, r in zip(states, results, strict=True)]
+
+    outcomes, _ = run(Slots(40), ScriptedBackend(echoed), specs(40))
+    assert [p for p, o in outcomes.items() if o.failure] == [2]
+
+
+def test_a_batch_that_hangs_costs_one_step_where_there_is_a_limit() -> None:
+    release = threading.Event()
+
+    class Hangs(BatchWorld):
+        def step(self, state: State, action: Action) -> StepResult:
+            if state.hidden == 3:
+                release.wait(30)
+            return super().step(state, action)
+
+    outcomes, _ = run(Hangs(40), ScriptedBackend(echoed), specs(40), step_timeout_s=0.3)
+    release.set()
+    assert {p: o.failure.kind for p, o in outcomes.items() if o.failure} == {3: "step_timeout"}
+
+
+def test_a_backend_serves_one_run_at_a_time() -> None:
+    """Two that poll it at once would take each other's results; an environment that asks it would wait for itself."""
+    backend = ScriptedBackend(echoed)
+
+    class Judged(EchoWorld):
+        def step(self, state: State, action: Action) -> StepResult:
+            backend.generate_chat([ChatMessage("user", "good?")], SamplingParams())
+            return super().step(state, action)
+
+    outcomes, _ = run(Judged(3), backend, specs(3))
+    assert {o.failure.kind for o in outcomes.values() if o.failure} == {"backend_busy"}
+    assert len(run(EchoWorld(3), backend, specs(3))[0]) == 3
+
+
+@pytest.mark.parametrize("junk", [None, 7, ["x"], [Finished([], None)], (f for f in ())])  # type: ignore[arg-type]
+def test_a_poll_that_returns_junk_fails_what_is_in_flight(junk: object) -> None:
+    class Junk(ScriptedBackend):
+        def poll(self, timeout_s: float = 0.0) -> list[Finished]:
+            super().poll(timeout_s)
+            return junk  # type: ignore[return-value]
+
+    outcomes, _ = run(EchoWorld(3), Junk(echoed), specs(3))
+    assert {o.failure.kind for o in outcomes.values() if o.failure} == {"backend_protocol"}
+    assert len(outcomes) == 3
+
+
+def test_a_result_of_the_wrong_type_fails_that_trajectory() -> None:
+    class Words(ScriptedBackend):
+        def poll(self, timeout_s: float = 0.0) -> list[Finished]:
+            return [Finished(f.key, "a text") for f in super().poll(timeout_s)]  # type: ignore[arg-type]
+
+    outcomes, _ = run(EchoWorld(3), Words(echoed), specs(3))
+    assert all("ended with result 'a text'" in o.failure.message for o in outcomes.values() if o.failure)
+    assert {o.failure.kind for o in outcomes.values() if o.failure} == {"backend_protocol"}
+
+
+def test_a_watcher_that_raises_is_dropped_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def watch(pulse: Pulse) -> None:
+        raise ZeroDivisionError
+
+    ended: list[Outcome] = []
+    run_rollouts(specs(5), EchoWorld(5), ScriptedBackend(echoed), MessageBuilder(), ended.extend, watch=watch)
+    assert len(ended) == 5
+    assert caplog.text.count("watcher raised") == 1
+
+
+@pytest.mark.parametrize("max_steps", [0, -1, "3"])
+def test_a_step_limit_below_one_is_refused(max_steps: object) -> None:
+    with pytest.raises(InvalidSettingError, match=r"max_steps=.*: give 1 or more, or None for 100"):
+        run(EchoWorld(1), ScriptedBackend(echoed), specs(1), max_steps=max_steps)
+
+
+def test_the_collectors_thresholds_are_put_back_by_the_last_run_to_end() -> None:
+    before = gc.get_threshold()
+    inside: list[tuple[int, int, int]] = []
+
+    def one() -> None:
+        run_rollouts(
+            specs(200), SleepyWorld(200, seconds=0.001), ScriptedBackend(echoed), MessageBuilder(),
+            lambda o: inside.append(gc.get_threshold()),
+        )  # fmt: skip
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gc.get_threshold() == before
+    assert set(inside) == {(100_000, 20, 20)}

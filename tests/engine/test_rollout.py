@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from llenvs_fast.core.environment import StepResult
 from llenvs_fast.core.errors import BadRewardError, Phase
 from llenvs_fast.core.reward import RewardType, Signal, SignalBundle
 from llenvs_fast.core.state import Action
-from llenvs_fast.engine.rollout import Rollout, RolloutSpec, Stage, checked_rewards
+from llenvs_fast.engine.rollout import Rollout, RolloutSpec, Stage, checked_reset, checked_rewards
 from llenvs_fast.inference.protocol import GenerationResult, StopReason
 from llenvs_fast.results.record import Ending
 from tests.worlds import EchoWorld, LadderWorld, next_state
@@ -91,6 +93,10 @@ def test_a_failure_keeps_kind_phase_step_and_traceback() -> None:
         (np.array([1.0, 0.0]), r"an array of shape \(2,\)"),
         ("good", "signal 'x' has 'good' as its reward"),
         ([1.0], r"signal 'x' has \[1.0\]"),
+        ("1.0", "signal 'x' has '1.0'"),
+        (np.array([1.0]), r"an array of shape \(1,\)"),
+        (10**400, "signal 'x' has 1000"),
+        (1j, "signal 'x' has 1j"),
     ],
 )
 def test_a_reward_that_is_not_one_finite_number_is_refused(reward: object, says: str) -> None:
@@ -102,6 +108,39 @@ def test_a_reward_that_is_not_one_finite_number_is_refused(reward: object, says:
 def test_a_step_that_returns_a_bare_number_as_rewards_is_refused() -> None:
     with pytest.raises(BadRewardError, match="a step returns a SignalBundle"):
         checked_rewards(1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("signals", [None, [], (1.0,), [Signal("x", RewardType.OUTCOME, 1.0)]])
+def test_signals_that_are_not_a_tuple_of_signals_are_refused(signals: object) -> None:
+    with pytest.raises(BadRewardError, match="a SignalBundle holds a tuple of Signal"):
+        checked_rewards(SignalBundle(signals))  # type: ignore[arg-type]
+
+
+def test_rewards_whose_sum_is_infinite_are_refused() -> None:
+    huge = Signal("x", RewardType.OUTCOME, 1e308)
+    with pytest.raises(BadRewardError, match="the rewards add up to inf"):
+        checked_rewards(SignalBundle((huge, huge)))
+
+
+@pytest.mark.parametrize("info", [None, [1], "x"])
+def test_a_step_result_without_a_dict_or_a_state_is_refused(info: object) -> None:
+    rollout = started()
+    action = generated(rollout)
+    good = EchoWorld().step(rollout.state, action)
+    for bad in (replace(good, info=info), replace(good, next_state=None)):
+        with pytest.raises(TypeError, match="they must be a State and a dict"):
+            rollout.was_stepped(action, bad, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [None, 7, (), (1, 2), (1, 2, 3), "ab"])
+def test_a_reset_that_returns_something_else_says_what(value: object) -> None:
+    with pytest.raises(TypeError, match=r"reset returned .*: it must return \(State, dict\)"):
+        checked_reset(value)
+    state, _ = EchoWorld().reset(options={"task_index": 0})
+    for bad in ((state, None), (replace(state, observation=None), {})):
+        with pytest.raises(TypeError, match="it must return"):
+            checked_reset(bad)
+    assert checked_reset((state, {"a": 1})) == (state, {"a": 1})
 
 
 @pytest.mark.parametrize("reward", [np.float32(0.5), np.float64(0.5), np.array(0.5), True, 1])

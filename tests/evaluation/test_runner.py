@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from llenvs_fast.core.errors import EngineDeadError, InvalidSettingError
-from llenvs_fast.evaluation import TrajectoryRunner, run_evaluation
+from llenvs_fast.evaluation import BatchResult, TrajectoryRunner, run_evaluation
 from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.backends import ScriptedBackend
 from llenvs_fast.inference.backends.faulty import FaultyBackend
@@ -99,9 +100,9 @@ def test_a_progress_callback_that_raises_costs_no_result(caplog: pytest.LogCaptu
     assert caplog.text.count("progress_callback raised") == 1
 
 
-@pytest.mark.parametrize("batch_size", [0, -1])
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "4", True])
 def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
-    with pytest.raises(InvalidSettingError, match=rf"batch_size={batch_size}: give 1 or more, or None"):
+    with pytest.raises(InvalidSettingError, match=rf"batch_size={batch_size!r}: give 1 or more, or None"):
         TrajectoryRunner(EchoWorld(9), ScriptedBackend(echoed)).run_batch([1], batch_size=batch_size)
 
 
@@ -235,3 +236,22 @@ def test_the_report_says_where_the_time_went() -> None:
     assert report.reported == 20
     assert report.wall_s >= report.generating_s + report.stepping_s > 0
     assert report.figures.completion_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("environment_threads", 0), ("environment_threads", 1.5), ("step_timeout_s", 0)]
+)
+def test_a_runner_refuses_options_that_it_can_not_run_with(option: str, value: float) -> None:
+    with pytest.raises(InvalidSettingError, match=f"{option}={value}: give"):
+        TrajectoryRunner(EchoWorld(9), ScriptedBackend(echoed), **{option: value})  # type: ignore[arg-type]
+
+
+def test_numpy_indices_and_generators_are_task_indices_too() -> None:
+    def seeds(batch: BatchResult) -> list[int | None]:
+        return [r.turns[0].seed for r in batch.trajectory_results]
+
+    plain = TrajectoryRunner(EchoWorld(9), ScriptedBackend(seeded)).run_batch([3, 4])
+    for indices in (np.array([3, 4]), (i for i in (3, 4))):
+        other = TrajectoryRunner(EchoWorld(9), ScriptedBackend(seeded)).run_batch(indices)
+        assert seeds(other) == seeds(plain)
+        assert all(type(r.metadata["task_index"]) is int for r in other.trajectory_results)

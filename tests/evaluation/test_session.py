@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,26 @@ def test_rows_hold_what_was_said_and_on_request_its_tokens(tmp_path: Path) -> No
             assert row.tokens["turns"][0]["token_ids"][0] == ord("0")
         else:
             assert row.tokens is None
+
+
+def test_a_trajectory_that_cannot_be_written_down_is_a_failed_row(tmp_path: Path) -> None:
+    class Lazy:
+        @property
+        def expected_answer(self) -> str:
+            raise RuntimeError("not yet known")
+
+    class Lazily(EchoWorld):
+        def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+            state, info = super().reset(seed=seed, options=options)
+            return (replace(state, hidden=Lazy()) if state.hidden == 1 else state), info
+
+        def step(self, state, action):  # type: ignore[no-untyped-def]
+            return super().step(replace(state, hidden=1) if isinstance(state.hidden, Lazy) else state, action)
+
+    with Journal.create(tmp_path, SETTINGS) as journal:
+        runner = TrajectoryRunner(Lazily(3), ScriptedBackend(drawn))
+        s = Session(lambda: runner, 3, 1, journal=journal, settings=SETTINGS)
+        s.run()
+    rows = {r.task_index: r for r in read_records(tmp_path)}
+    assert {t: (r.failure or {}).get("kind") for t, r in rows.items()} == {0: None, 1: "record_error", 2: None}
+    assert s.failures == {"record_error": "not yet known"}

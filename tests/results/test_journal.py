@@ -86,8 +86,12 @@ def test_remains_of_any_kind_at_the_end_are_cut_off(run: Path, remains: bytes) -
         lambda line: b"\n",
         lambda line: b'{"task_index":0,"sample":1}\n',
         lambda line: line.replace(b"null", b"NaN").replace(b'{"prompt', b'{ "prompt'),
+        lambda line: b'{"task_index":"0","sample":1,"episode_id":"e","status":"failed"}\n',
+        lambda line: b'{"task_index":1e99,"sample":1,"episode_id":"e","status":"failed"}\n',
+        lambda line: b'{"task_index":99999999999999999999,"sample":1,"episode_id":"e","status":"failed"}\n',
+        lambda line: b"[" * 100_000 + b"\n",
     ],
-    ids=["cut", "two in one", "zeros", "not UTF-8", "empty", "no status", "NaN"],
+    ids=["cut", "two in one", "zeros", "not UTF-8", "empty", "no status", "NaN", "text", "float", "huge", "deep"],
 )
 def test_a_broken_line_in_the_middle_is_named_with_its_remedy(run: Path, break_line) -> None:  # type: ignore[no-untyped-def]
     whole = lines(run)
@@ -161,7 +165,12 @@ def test_a_run_that_died_before_its_first_row_is_resumed(run: Path) -> None:
 
 
 def test_broken_settings_are_named(run: Path) -> None:
-    (run / "settings.json").write_text('{"env_id": ')
+    for broken in ('{"env_id": ', "[" * 100_000):
+        (run / "settings.json").write_text(broken)
+        _named(run)
+
+
+def _named(run: Path) -> None:
     with pytest.raises(JournalError, match=r"settings\.json' is not JSON"):
         Journal.resume(run, SETTINGS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ NOTE = (
     "Item i of seed s is drawn with seed s + i: neighbouring seeds share items, so space seeds by more than the size. "
     "Scores are the package's own; success is a score of 1.0."
 )
+
+
+_LARGEST = (1 << 63) - 1
 
 
 class ReasoningGymAdapter:
@@ -53,9 +57,13 @@ class ReasoningGymAdapter:
         for setting, value, least in (("size", size, 1), ("seed", seed, 0)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidSettingError(f"{setting}={value!r}: a whole number is needed")
+            if value > _LARGEST:
+                raise InvalidSettingError(f"{setting}={value}: give at most {_LARGEST}")
             if value < least:
                 need = "an environment needs at least one task" if setting == "size" else "seeds start at 0"
                 raise InvalidSettingError(f"{setting}={value}: {need}")
+        if not isinstance(score_timeout_s, int | float) or not 0 < score_timeout_s < math.inf:
+            raise InvalidSettingError(f"score_timeout_s={score_timeout_s!r}: give seconds above 0")
         try:
             config = json.dumps(dataset_kwargs, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -84,8 +92,10 @@ class ReasoningGymAdapter:
 def _extractor(wanted: AnswerExtractor | str | None) -> AnswerExtractor:
     if wanted is None:
         return TagBasedExtractor()
-    if not isinstance(wanted, str):
+    if isinstance(wanted, AnswerExtractor):
         return wanted
+    if not isinstance(wanted, str):
+        raise InvalidSettingError(f"answer_extractor={wanted!r}: give the name of one, or an object with extract(text)")
     if wanted not in answer_extractor_registry:
         known = answer_extractor_registry.keys()
         raise InvalidSettingError(f"no answer extractor {wanted!r}; {nearest(wanted, known)}")
