@@ -164,13 +164,9 @@ def test_a_run_that_died_before_its_first_row_is_resumed(run: Path) -> None:
         assert journal.done == frozenset()
 
 
-def test_broken_settings_are_named(run: Path) -> None:
-    for broken in ('{"env_id": ', "[" * 100_000):
-        (run / "settings.json").write_text(broken)
-        _named(run)
-
-
-def _named(run: Path) -> None:
+@pytest.mark.parametrize("broken", ['{"env_id": ', "[" * 100_000], ids=["cut", "deep"])
+def test_broken_settings_are_named(run: Path, broken: str) -> None:
+    (run / "settings.json").write_text(broken)
     with pytest.raises(JournalError, match=r"settings\.json' is not JSON"):
         Journal.resume(run, SETTINGS)
 
