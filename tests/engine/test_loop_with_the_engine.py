@@ -1,0 +1,71 @@
+"""The loop over the real engine: samples, turns and schedules, to the token."""
+
+from __future__ import annotations
+
+import pytest
+
+from llenvs_fast.core.errors import Phase
+from llenvs_fast.evaluation import BatchResult, TrajectoryRunner
+from llenvs_fast.inference.backends import VLLMBackend
+from llenvs_fast.inference.protocol import SamplingParams
+from tests.worlds import EchoWorld, LadderWorld
+
+WARM = SamplingParams(temperature=1.0, max_tokens=12, logprobs=True)
+
+
+def sampled(batch: BatchResult) -> list[list[tuple[int, ...] | None]]:
+    return [[turn.result.token_ids for turn in r.turns] for r in batch.trajectory_results]
+
+
+def test_sixteen_samples_differ_and_are_the_same_again(tiny_vllm: VLLMBackend) -> None:
+    """Whatever the width and the schedule: seeds belong to (run, task, sample, turn)."""
+
+    def draw(**options: object) -> list:
+        runner = TrajectoryRunner(EchoWorld(3), tiny_vllm, WARM, seed=7, schedule=options.pop("schedule", "packed"))  # type: ignore[arg-type]
+        return sampled(runner.run_batch(range(3), num_samples=16, **options))  # type: ignore[arg-type]
+
+    reference = draw()
+    assert all(len({tuple(map(tuple, s)) for s in reference[16 * t : 16 * t + 16]}) > 8 for t in range(3))
+    assert draw(batch_size=5) == reference
+    assert draw(schedule="lockstep") == reference
+
+
+def test_turns_are_token_appends_and_read_from_the_cache(tiny_vllm: VLLMBackend) -> None:
+    tiny_vllm.reset_prefix_cache()
+    world = LadderWorld(turns=4, size=4, structured=False)
+    batch = TrajectoryRunner(world, tiny_vllm, WARM).run_batch(range(4), num_samples=4)
+    block = tiny_vllm.capacity.block_tokens
+    for result in batch.trajectory_results:
+        assert "error" not in result.metadata, result.metadata
+        assert len(result.turns) == 4
+        for before, after in zip(result.turns, result.turns[1:], strict=False):
+            known = before.result.prompt_ids + before.result.token_ids  # type: ignore[operator]
+            assert after.result.prompt_ids[: len(known)] == known  # type: ignore[index]
+            # The last sampled token was never read, so its block is not in the cache yet.
+            assert after.result.cached_tokens >= (len(known) - 1) // block * block  # type: ignore[operator]
+        for turn in result.turns:
+            assert turn.result.token_logprobs is not None
+            assert len(turn.result.token_logprobs) == len(turn.result.token_ids or ())
+    assert batch.report is not None
+    assert batch.report.reuse_lost_tokens == 0
+    assert batch.report.figures.preemptions == 0
+
+
+@pytest.mark.parametrize("schedule", ["packed", "lockstep"])
+def test_several_turns_end_alike_in_both_schedules(schedule: str, tiny_vllm: VLLMBackend) -> None:
+    world = LadderWorld(turns=3, size=4)
+    reference = TrajectoryRunner(world, tiny_vllm, WARM).run_batch(range(4), num_samples=3)
+    other = TrajectoryRunner(world, tiny_vllm, WARM, schedule=schedule).run_batch(range(4), batch_size=4, num_samples=3)
+    assert sampled(other) == sampled(reference)
+
+
+def test_a_conversation_that_outgrows_the_context_fails_alone_and_late(tiny_vllm: VLLMBackend) -> None:
+    """Its earlier turns are kept; the others go on."""
+    long, short = LadderWorld(turns=60, size=1, structured=False), LadderWorld(turns=3, size=1, structured=False)
+    params = SamplingParams(temperature=1.0, max_tokens=24, extra={"ignore_eos": True})
+    (failed,) = TrajectoryRunner(long, tiny_vllm, params).run_batch([0]).trajectory_results
+    assert failed.metadata["kind"] == "prompt_too_long"
+    assert failed.metadata["phase"] == Phase.GENERATE
+    assert failed.metadata["step"] == len(failed.turns) > 3
+    (fine,) = TrajectoryRunner(short, tiny_vllm, params).run_batch([0]).trajectory_results
+    assert "error" not in fine.metadata
