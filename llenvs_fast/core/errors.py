@@ -171,12 +171,20 @@ class Failure:
         ours = isinstance(error, LLEnvsError)
         return cls(
             kind=getattr(error, "kind", "error") if ours else f"{phase.value}_error",
-            message=str(error) or type(error).__name__,
+            message=describe(error),
             phase=phase,
             step=step,
             error_type=type(error).__name__,
             traceback=None if ours else "".join(traceback.format_exception(error)),
         )
+
+
+def describe(error: BaseException) -> str:
+    """What an error says, or its type where it says nothing. Never raises, whatever the error's own `__str__` does."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -210,8 +210,8 @@ def checked_rewards(rewards: SignalBundle) -> SignalBundle:
     if not isinstance(rewards, SignalBundle):
         raise BadRewardError(f"rewards is {rewards!r:.200}: a step returns a SignalBundle")
     signals = rewards.signals
-    if not isinstance(signals, tuple) or not all(isinstance(s, Signal) for s in signals):
-        raise BadRewardError(f"the signals are {signals!r:.200}: a SignalBundle holds a tuple of Signal")
+    if not isinstance(signals, tuple) or not all(isinstance(s, Signal) and isinstance(s.name, str) for s in signals):
+        raise BadRewardError(f"the signals are {signals!r:.200}: a SignalBundle holds a tuple of Signal, each named")
     if not all(s.reward is None or (type(s.reward) is float and math.isfinite(s.reward)) for s in signals):
         rewards = SignalBundle(tuple(replace(s, reward=_checked(s)) for s in signals))
     if not math.isfinite(rewards.total):

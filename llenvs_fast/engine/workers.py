@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llenvs_fast.core.environment import BatchEnvironment, Environment, StepResult
-from llenvs_fast.core.errors import LLEnvsError
+from llenvs_fast.core.errors import LLEnvsError, describe
 from llenvs_fast.core.state import Action, State
 
 _GROUP_S = 0.002  # how much work one thread hop should carry
@@ -208,4 +208,4 @@ def _done(call: Call, value: Any, seconds: float) -> Done:
 def _as_exception(raised: BaseException) -> Exception:
     if isinstance(raised, Exception):
         return raised
-    return RuntimeError(f"the environment raised {type(raised).__name__}: {raised}")
+    return RuntimeError(f"the environment raised {type(raised).__name__}: {describe(raised)}")

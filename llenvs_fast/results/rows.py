@@ -61,6 +61,8 @@ def index_rows(path: Path) -> RowIndex:
     task_index, sample, ending = array("q"), array("q"), array("B")
     whole_bytes = 0
     broken: ValueError | None = None
+    if path.exists() and not path.is_file():
+        raise JournalError(f"{str(path)!r} is no file: restore it, or start a new run")
     with explained("read", path), path.open("rb", buffering=_READ_BYTES) as file:
         for number, line in enumerate(file, 1):
             if broken is not None:

@@ -140,6 +140,14 @@ def test_a_failure_has_a_traceback_for_strangers_only() -> None:
     assert theirs.traceback is not None
 
 
+def test_an_error_that_can_not_say_what_it_is_is_still_a_failure() -> None:
+    class MuteError(ValueError):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert Failure.from_exception(MuteError(), Phase.STEP, 0).message == "MuteError"
+
+
 def test_errors_survive_the_way_between_processes() -> None:
     error = pickle.loads(pickle.dumps(ScoringError("too slow", "score_timeout")))
     assert (str(error), error.kind) == ("too slow", "score_timeout")

@@ -373,7 +373,12 @@ class BatchWorld(EchoWorld):
         return [self.step(state, action) for state, action in zip(states, actions, strict=True)]
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
+class MuteExit(SystemExit):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), MuteExit()])
 def test_a_batch_of_steps_that_raises_anything_ends_those_steps(error: BaseException) -> None:
     def fault(actions: list[Action]) -> None:
         raise error

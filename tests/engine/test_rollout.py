@@ -110,7 +110,10 @@ def test_a_step_that_returns_a_bare_number_as_rewards_is_refused() -> None:
         checked_rewards(1.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("signals", [None, [], (1.0,), [Signal("x", RewardType.OUTCOME, 1.0)]])
+@pytest.mark.parametrize(
+    "signals",
+    [None, [], (1.0,), [Signal("x", RewardType.OUTCOME, 1.0)], (Signal(None, RewardType.OUTCOME, 1.0),)],  # type: ignore[arg-type]
+)
 def test_signals_that_are_not_a_tuple_of_signals_are_refused(signals: object) -> None:
     with pytest.raises(BadRewardError, match="a SignalBundle holds a tuple of Signal"):
         checked_rewards(SignalBundle(signals))  # type: ignore[arg-type]
