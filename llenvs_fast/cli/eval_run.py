@@ -12,6 +12,7 @@ import click
 
 from llenvs_fast.cli.interrupt import EXIT_STATUS, Interrupt
 from llenvs_fast.cli.options import Count, JsonObject
+from llenvs_fast.core.errors import JournalError
 
 
 @click.command("run")
@@ -55,12 +56,16 @@ def _run(options: dict[str, Any], interrupt: Interrupt) -> int:
     with open_evaluation(EvaluationOptions(**_evaluation_options(options))) as evaluation:
         session = evaluation.session
         click.echo(evaluation.headline(), err=True)
-        session.load()
-        progress = Progress(session.total, session.total - session.missing, plain=options["debug"] or None)
-        progress.accuracy = session.accuracy_so_far
-        interrupt.arm()
-        with progress:
-            loop = session.run(progress.watch, interrupt.stop)
+        try:
+            session.load()
+            progress = Progress(session.total, session.total - session.missing, plain=options["debug"] or None)
+            progress.accuracy = session.accuracy_so_far
+            interrupt.arm()
+            with progress:
+                loop = session.run(progress.watch, interrupt.stop)
+        except (KeyboardInterrupt, JournalError):
+            _say_how_to_resume(evaluation.directory)
+            raise
         try:
             print_report(evaluation.title, session.result(), loop)
         except OSError as error:  # a full disk or a closed pipe: what was saved is saved
@@ -78,13 +83,18 @@ def _close(evaluation: Any, loop: Any) -> int:
         click.echo(f"saved in {evaluation.directory}", err=True)
     if loop.engine_error is not None:
         click.echo(f"Error: the engine died: {loop.engine_error}", err=True)
-    if (loop.interrupted or loop.engine_error is not None) and evaluation.directory is not None:
-        click.echo(f"resume with: {resume_command(sys.argv, evaluation.directory)}", err=True)
-    elif loop.interrupted:
-        click.echo("nothing was saved: -s saves every rollout as it ends", err=True)
+    if loop.interrupted or loop.engine_error is not None:
+        _say_how_to_resume(evaluation.directory)
     if loop.interrupted:
         return EXIT_STATUS
     return 1 if loop.engine_error is not None or evaluation.session.all_failed else 0
+
+
+def _say_how_to_resume(directory: Path | None) -> None:
+    if directory is None:
+        click.echo("nothing was saved: -s saves every rollout as it ends", err=True)
+    else:
+        click.echo(f"resume with: {resume_command(sys.argv, directory)}", err=True)
 
 
 def resume_command(argv: list[str], directory: Path) -> str:

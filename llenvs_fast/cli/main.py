@@ -68,6 +68,8 @@ def main() -> None:
     _make_streams_safe()
     try:
         cli()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (LLEnvsError, OSError) as error:  # OSError: a full disk, a directory that can't be written
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)

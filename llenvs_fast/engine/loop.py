@@ -179,6 +179,8 @@ class Loop:
         if self.settings.schedule is Schedule.PACKED:
             room = min(room, _RESETS_A_PASS)
         for spec in itertools.islice(source, room):
+            if spec.position in self._open:
+                raise ValueError(f"position {spec.position} stands for two trajectories: give each its own")
             self._open[spec.position] = Rollout(spec, self._max_steps)
             calls.append(Call(spec.position, spec.reset_options()))
         self._resetting += len(calls)

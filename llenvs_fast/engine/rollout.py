@@ -13,7 +13,7 @@ from typing import Any
 
 from llenvs_fast.core.environment import StepResult
 from llenvs_fast.core.errors import BadRewardError, Failure, Phase
-from llenvs_fast.core.reward import Signal, SignalBundle
+from llenvs_fast.core.reward import RewardType, Signal, SignalBundle
 from llenvs_fast.core.state import Action, Observation, State
 from llenvs_fast.core.trajectory import Trajectory, Transition
 from llenvs_fast.inference.protocol import ChatMessage, GenerationResult, StopReason
@@ -210,8 +210,12 @@ def checked_rewards(rewards: SignalBundle) -> SignalBundle:
     if not isinstance(rewards, SignalBundle):
         raise BadRewardError(f"rewards is {rewards!r:.200}: a step returns a SignalBundle")
     signals = rewards.signals
-    if not isinstance(signals, tuple) or not all(isinstance(s, Signal) and isinstance(s.name, str) for s in signals):
-        raise BadRewardError(f"the signals are {signals!r:.200}: a SignalBundle holds a tuple of Signal, each named")
+    if not isinstance(signals, tuple) or not all(
+        isinstance(s, Signal) and isinstance(s.name, str) and isinstance(s.reward_type, RewardType) for s in signals
+    ):
+        raise BadRewardError(
+            f"the signals are {signals!r:.200}: a SignalBundle holds a tuple of Signal with name and RewardType"
+        )
     if not all(s.reward is None or (type(s.reward) is float and math.isfinite(s.reward)) for s in signals):
         rewards = SignalBundle(tuple(replace(s, reward=_checked(s)) for s in signals))
     if not math.isfinite(rewards.total):

@@ -240,7 +240,9 @@ def _at_least_one(name: str, value: int, otherwise: str = "") -> None:
 
 def _plain(task_index: int) -> int:
     """A NumPy integer as an int, which its seeds and its place in the journal are made of."""
-    return operator.index(task_index) if isinstance(task_index, SupportsIndex) else task_index
+    if not isinstance(task_index, SupportsIndex):
+        raise InvalidSettingError(f"task_indices has {task_index!r}: give integers")
+    return operator.index(task_index)
 
 
 def _schedule(name: Schedule | str) -> Schedule:

@@ -71,13 +71,13 @@ class Session:
         """Run what is missing or had failed. A row is durable before its trajectory counts as done."""
         self._take_earlier_rows()
         self.load()
-        if self._runner is None:
-            return LoopReport()
         started, clock = datetime.now().astimezone(), time.perf_counter()
         try:
+            if self._runner is None:
+                return LoopReport()
             return self._runner.run(self._specs(), self._report, max_live=self.max_live, watch=watch, stop=stop)
         finally:
-            if self.journal is not None:
+            if self.journal is not None and (self._runner is not None or not self.journal.has_metadata):
                 time_ms = 1e3 * (time.perf_counter() - clock)
                 self.journal.write_metadata(run_metadata(self.settings, started, time_ms, self.result()))
 

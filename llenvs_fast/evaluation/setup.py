@@ -164,6 +164,8 @@ def sampling_params(args: dict[str, Any]) -> SamplingParams:
     """SamplingParams from a mapping; what is not a field of it goes to the engine as `extra`."""
     if args.get("n", 1) != 1:
         raise InvalidSettingError(f"sampling argument n={args['n']}: use -r for several samples of each task")
+    if "seed" in args:
+        raise InvalidSettingError(f"sampling argument seed={args['seed']}: use --seed, the run's own")
     args = {k: v for k, v in args.items() if k != "n"}
     if "stop" in args:
         stop = args.pop("stop")

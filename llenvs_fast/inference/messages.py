@@ -81,6 +81,8 @@ class MessageBuilder:
 
 
 def _legacy(observation: Observation) -> Messages:
+    if not isinstance(observation.prompt, str):
+        raise TypeError(f"the observation's prompt is {observation.prompt!r:.100}: it must be a string")
     return [
         ChatMessage("user", observation.prompt, images=observation.images),
         *(_message(m) for m in observation.messages),

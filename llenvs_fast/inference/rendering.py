@@ -177,7 +177,7 @@ class ChatRenderer:
 
     def _text_after(self, sentinel: str, new: Sequence[ChatMessage], tools: Sequence[ToolDefinition] = ()) -> str:
         text = self._text([_QUESTION, ChatMessage("assistant", _REPLY), *new], tools, prompt_reply=True)
-        _, found, after = text.rpartition(sentinel)
+        _, found, after = text.partition(sentinel)  # the first: what comes after may quote it
         if not found:
             raise ChatTemplateError("the chat template leaves out what the assistant said: give another one")
         return after
@@ -185,6 +185,14 @@ class ChatRenderer:
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise RecoverableInputError(
+                    f"the prompt has {text[error.start]!r} at character {error.start}, half of a surrogate pair: it is "
+                    "no text, decode it with errors='replace' where it comes from"
+                ) from error
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         return ids
 

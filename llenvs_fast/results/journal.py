@@ -113,6 +113,10 @@ class Journal:
             os.fsync(self._file.fileno())
         self._synced_at = time.monotonic()
 
+    @property
+    def has_metadata(self) -> bool:
+        return (self.directory / METADATA).exists()
+
     def write_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace `metadata.json`; NaN and infinities become null. Raises JournalError where it can't be written."""
         self._check_open()

@@ -71,7 +71,7 @@ class _Converter:
         self._inside.add(id(value))
         try:
             return self._convert_object(value, path)
-        except Exception as error:  # foreign code: __str__, tolist, __iter__ ... may do anything
+        except (Exception, SystemExit) as error:  # foreign code: __str__, tolist, __iter__ ... may do anything
             return f"<{type(value).__name__} without text: {type(error).__name__}>"
         finally:
             self._inside.discard(id(value))

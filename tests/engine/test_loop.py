@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -481,3 +482,20 @@ def test_the_collectors_thresholds_are_put_back_by_the_last_run_to_end() -> None
         thread.join()
     assert gc.get_threshold() == before
     assert set(inside) == {(100_000, 20, 20)}
+
+
+def test_two_trajectories_of_one_position_are_refused() -> None:
+    with pytest.raises(ValueError, match="position 0 stands for two trajectories"):
+        run(EchoWorld(2), ScriptedBackend(echoed), [RolloutSpec(0, 0), RolloutSpec(0, 1)])
+
+
+def test_an_observation_without_a_text_fails_alone() -> None:
+    class Blank(EchoWorld):
+        def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+            state, info = super().reset(seed=seed, options=options)
+            blank = replace(state, observation=replace(state.observation, prompt=None))
+            return (blank if state.hidden == 1 else state), info
+
+    outcomes, _ = run(Blank(3), ScriptedBackend(echoed), specs(3))
+    assert {p: o.failure.phase for p, o in outcomes.items() if o.failure} == {1: "render"}
+    assert "the observation's prompt is None: it must be a string" in outcomes[1].failure.message  # type: ignore[union-attr]

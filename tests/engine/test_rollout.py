@@ -112,10 +112,11 @@ def test_a_step_that_returns_a_bare_number_as_rewards_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "signals",
-    [None, [], (1.0,), [Signal("x", RewardType.OUTCOME, 1.0)], (Signal(None, RewardType.OUTCOME, 1.0),)],  # type: ignore[arg-type]
+    [None, [], (1.0,), [Signal("x", RewardType.OUTCOME, 1.0)], (Signal(None, RewardType.OUTCOME, 1.0),),  # type: ignore[arg-type]
+     (Signal("x", "outcome", 1.0),)],  # type: ignore[arg-type]
 )
 def test_signals_that_are_not_a_tuple_of_signals_are_refused(signals: object) -> None:
-    with pytest.raises(BadRewardError, match="a SignalBundle holds a tuple of Signal"):
+    with pytest.raises(BadRewardError, match="a SignalBundle holds a tuple of Signal with name and RewardType"):
         checked_rewards(SignalBundle(signals))  # type: ignore[arg-type]
 
 

@@ -101,10 +101,12 @@ def test_a_complete_run_is_reported_without_opening_the_model(tmp_path: Path) ->
     def no_model() -> TrajectoryRunner:
         raise AssertionError("nothing is missing")
 
+    (tmp_path / "metadata.json").unlink()
     with Journal.resume(tmp_path, SETTINGS) as journal:
         again = Session(no_model, TASKS, SAMPLES, journal=journal, settings=SETTINGS)
         assert again.run().reported == 0
         assert again.result() == whole
+    assert (tmp_path / "metadata.json").exists(), "it had not been written when the run was killed"
 
 
 def test_other_settings_are_refused_with_their_names(tmp_path: Path) -> None:

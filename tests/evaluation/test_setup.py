@@ -33,6 +33,7 @@ def test_sampling_arguments_become_fields_and_the_rest_goes_to_the_engine() -> N
         ({"stop": [1]}, r"stop_sequences=\(1,\): give a string or a list of strings"),
         ({"stop": 7}, "stop_sequences=7: give a string or a list of strings"),
         ({"n": 2}, "n=2: use -r for several samples"),
+        ({"seed": 7}, "seed=7: use --seed"),
     ],
 )
 def test_a_sampling_argument_of_the_wrong_type_is_refused(args: dict[str, Any], says: str) -> None:
@@ -45,6 +46,8 @@ def test_a_sampling_argument_that_the_engine_does_not_know_is_one_error(tiny_vll
         probe(tiny_vllm, sampling_params({"tempurature": 0.5}), None)
     with pytest.raises(InvalidSettingError, match=r"top_p must be in \(0, 1\]"):
         probe(tiny_vllm, sampling_params({"top_p": 7}), None)
+    with pytest.raises(InvalidSettingError, match="seed=7 in extra: it would be every sample's"):
+        probe(tiny_vllm, SamplingParams(extra={"seed": 7}), None)
     assert tiny_vllm.in_flight == 0
 
 

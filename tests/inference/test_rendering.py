@@ -249,3 +249,15 @@ def test_messages_that_can_not_be_shown_are_refused(renderer: ChatRenderer) -> N
         renderer.render([ChatMessage("user", "look", images=(ImageContent("aGk="),))])
     with pytest.raises(ChatTemplateError, match="no messages"):
         renderer.render([])
+
+
+def test_a_message_that_quotes_the_sentinel_is_kept_whole(tiny_model_dir: Path) -> None:
+    renderer = ChatRenderer.from_model(tiny_model_dir)
+    quoted = "before sentinel-reply-7f3a after"
+    assert quoted in renderer.decode(renderer.suffix([ChatMessage("user", quoted)], True))
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_place(tiny_model_dir: Path) -> None:
+    renderer = ChatRenderer.from_model(tiny_model_dir)
+    with pytest.raises(RecoverableInputError, match=r"half of a surrogate pair"):
+        renderer.render([ChatMessage("user", "a\ud800")])

@@ -72,6 +72,9 @@ class ReasoningGymAdapter:
             raise MissingPackageError(
                 "environments of reasoning_gym need the package reasoning-gym: pip install 'llenvs-fast[reasoning-gym]'"
             )
+        for reward in extra_rewards:
+            if not callable(getattr(reward, "compute", None)):
+                raise InvalidSettingError(f"extra_rewards has {reward!r}: give reward functions")
         options = DatasetOptions(name, seed, size, config)
         return ReasoningGymEnvironment(options, self._pool, extractor, extra_rewards, score_timeout_s)
 

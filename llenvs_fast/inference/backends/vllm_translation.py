@@ -25,6 +25,8 @@ def sampling_options(request: GenerationRequest, room: int, end_of_turn_ids: Seq
     given, extra = request.params, request.params.extra
     if extra.get("n", 1) != 1:
         raise InvalidSettingError(f"n={extra['n']!r} in extra: send samples as requests of their own, with a seed each")
+    if "seed" in extra:
+        raise InvalidSettingError(f"seed={extra['seed']!r} in extra: it would be every sample's; seed the run")
     max_tokens = given.max_tokens if request.max_tokens is None else request.max_tokens
     options: dict[str, Any] = {
         "max_tokens": min(max_tokens, room),
