@@ -85,7 +85,10 @@ class EnvironmentAdapter(Protocol):
     def get_environment_info(self, name: str) -> dict[str, Any]: ...
 
 
-_BUILT_IN = {"reasoning_gym": "llenvs_fast.environments.reasoning_gym.adapter:ReasoningGymAdapter"}
+_BUILT_IN = {
+    "gem": "llenvs_fast.environments.gem.adapter:GemAdapter",
+    "reasoning_gym": "llenvs_fast.environments.reasoning_gym.adapter:ReasoningGymAdapter",
+}
 
 
 class EnvironmentRegistry:

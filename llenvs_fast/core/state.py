@@ -73,10 +73,14 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the model did in one turn: text, tool calls, or both."""
+    """What the model did in one turn: text, tool calls, or both.
+
+    `tool_call_errors` says what is wrong with calls that the model began and that can't be read; they stand in no call.
+    """
 
     text: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_errors: tuple[str, ...] = ()
 
     @classmethod
     def from_text(cls, text: str) -> Action:

@@ -132,7 +132,8 @@ class GenerationResult:
         return bool(self.tool_calls)
 
     def to_agent_action(self) -> Action:
-        return Action(text=self.text, tool_calls=self.tool_calls)
+        errors = tuple(self.metadata.get("tool_call_errors", ()))
+        return Action(text=self.text, tool_calls=self.tool_calls, tool_call_errors=errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _read_call(body: str, complete: bool) -> tuple[str, dict[str, Any]]:
         raise ValueError("it has no closing </tool_call>")
     try:
         call = json.loads(body)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"it is no JSON ({error})") from error
     if not isinstance(call, dict):
         raise ValueError(f"it is a JSON {type(call).__name__}, not an object")

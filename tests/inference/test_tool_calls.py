@@ -42,6 +42,7 @@ def test_calls_come_back_with_the_arguments_that_were_written(arguments: list[di
         ('{"name": "f", "arguments": "{}"}', r'"arguments" are "\{\}"'),
         ('{"arguments": {}}', 'no "name"'),
         ('{"name": 7, "arguments": {}}', 'no "name"'),
+        ("[" * 100_000, "no JSON"),
     ],
 )
 def test_a_call_that_can_not_be_read_is_an_error_beside_the_good_ones(body: str, said: str) -> None:

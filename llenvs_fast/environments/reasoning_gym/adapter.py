@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from llenvs_fast.core.environment import Environment
 from llenvs_fast.core.errors import InvalidSettingError, MissingPackageError, UnknownEnvironmentError, nearest
-from llenvs_fast.core.extraction import AnswerExtractor, TagBasedExtractor, answer_extractor_registry
+from llenvs_fast.core.extraction import AnswerExtractor, BoxedExtractor, TagBasedExtractor, answer_extractor_registry
 from llenvs_fast.core.reward import RewardFunction
 from llenvs_fast.environments.reasoning_gym.catalog import CATEGORIES, warnings_of
 from llenvs_fast.environments.reasoning_gym.environment import DatasetOptions, ReasoningGymEnvironment
 from llenvs_fast.environments.sandbox import SandboxPool
+from llenvs_fast.environments.tools import ToolEnvironment, check_tool_types, make_tools
 
 NOTE = (
     "Item i of seed s is drawn with seed s + i: neighbouring seeds share items, so space seeds by more than the size. "
@@ -43,8 +45,9 @@ class ReasoningGymAdapter:
         answer_extractor: AnswerExtractor | str | None = None,
         extra_rewards: Sequence[RewardFunction] = (),
         score_timeout_s: float = 10.0,
+        tool_types: Sequence[str] = (),
         **dataset_kwargs: Any,
-    ) -> ReasoningGymEnvironment:
+    ) -> Environment:
         """Items 0 to size - 1 of a dataset; `dataset_kwargs` are the package's own options for it.
 
         Answers are read from `<answer>` tags unless another extractor, or the name of one, is given. Neighbouring seeds
@@ -54,6 +57,7 @@ class ReasoningGymAdapter:
         """
         self._check_name(name)
         extractor = _extractor(answer_extractor)
+        tool_types = check_tool_types(tool_types)
         for setting, value, least in (("size", size, 1), ("seed", seed, 0)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidSettingError(f"{setting}={value!r}: a whole number is needed")
@@ -76,7 +80,10 @@ class ReasoningGymAdapter:
             if not callable(getattr(reward, "compute", None)):
                 raise InvalidSettingError(f"extra_rewards has {reward!r}: give reward functions")
         options = DatasetOptions(name, seed, size, config)
-        return ReasoningGymEnvironment(options, self._pool, extractor, extra_rewards, score_timeout_s)
+        environment = ReasoningGymEnvironment(options, self._pool, extractor, extra_rewards, score_timeout_s)
+        if not tool_types:
+            return environment
+        return ToolEnvironment(environment, make_tools(tool_types), answer_format=_answer_format(extractor))
 
     def get_environment_info(self, name: str) -> dict[str, Any]:
         """`name`, `category`, `warnings` (list of texts, empty where all is well) and `note`."""
@@ -103,3 +110,10 @@ def _extractor(wanted: AnswerExtractor | str | None) -> AnswerExtractor:
         known = answer_extractor_registry.keys()
         raise InvalidSettingError(f"no answer extractor {wanted!r}; {nearest(wanted, known)}")
     return answer_extractor_registry.create(wanted)
+
+
+def _answer_format(extractor: AnswerExtractor) -> Callable[[str], str]:
+    """How to write an answer for this extractor; as it stands where it is none of those that need a form."""
+    if isinstance(extractor, TagBasedExtractor):
+        return f"<{extractor.tag}>{{}}</{extractor.tag}>".format
+    return "\\boxed{{{}}}".format if isinstance(extractor, BoxedExtractor) else "{}".format
