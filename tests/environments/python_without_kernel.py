@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llenvs_fast.environments.tools import confinement
+from llenvs_fast.environments.sandbox import seccomp
 from llenvs_fast.environments.tools.python_worker import run
 
-confinement._ARCHITECTURES.clear()
+seccomp._ARCHITECTURES.clear()
 
 __all__ = ["run"]

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Callable
 
 # name: (x86_64, aarch64); None where the architecture has no such call
 _FILES: dict[str, tuple[int | None, int | None]] = {
@@ -43,6 +44,20 @@ _PROCESSES: dict[str, tuple[int | None, int | None]] = {
     "pidfd_send_signal": (424, 424), "prlimit64": (302, 261), "setrlimit": (160, 164), "setpriority": (141, 140),
     "setsid": (112, 157), "setpgid": (109, 154),
 }  # fmt: skip
+# all that is left to a process that runs a model's code
+_ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63), "readv": (19, 65), "write": (1, 64), "writev": (20, 66), "close": (3, 57), "lseek": (8, 62),
+    "fstat": (5, 80), "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72),
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "mremap": (25, 216), "madvise": (28, 233),
+    "brk": (12, 214), "futex": (202, 98), "membarrier": (324, 283), "rseq": (334, 293), "sched_yield": (24, 124),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128), "nanosleep": (35, 101), "clock_nanosleep": (230, 115),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "gettimeofday": (96, 169), "time": (201, None),
+    "times": (100, 153), "getrusage": (98, 165), "getrandom": (318, 278), "uname": (63, 160), "getcwd": (79, 17),
+    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "geteuid": (107, 175),
+    "getgid": (104, 176), "getegid": (108, 177), "sched_getaffinity": (204, 123), "exit": (60, 93),
+    "exit_group": (231, 94),
+}  # fmt: skip
 _OPEN = {"open": ((2, None), 1), "openat": ((257, 56), 2)}  # and which argument holds the flags
 _NOT_THERE = {"openat2": (437, 437), "clone3": (435, 435)}  # arguments in memory, which a filter can't read
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}  # column, AUDIT_ARCH, seccomp(2)
@@ -60,20 +75,32 @@ def install(*, allow_processes: bool) -> None:
 
     Raises OSError where the kernel or the architecture can't do it.
     """
+    _apply(lambda column, arch: _program(column, arch, allow_processes), _ALL_THREADS)
+
+
+def confine() -> None:
+    """Leave this process, which runs a model's code, a short list of system calls, for good.
+
+    Computing, allocating, sleeping, and reading and writing what is open already stay possible. Opening or looking up
+    files, sockets, processes, threads and signals fail with EPERM. Raises OSError where it can't be done.
+    """
+    _apply(_confined_program, 0)
+
+
+def _apply(program_for: Callable[[int, int], list[bytes]], flags: int) -> None:
     machine = platform.machine()
     if not sys.platform.startswith("linux") or machine not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no seccomp filter for {sys.platform} on {machine}")
     column, arch, seccomp_number = _ARCHITECTURES[machine]
-    program = _program(column, arch, allow_processes)
+    program = program_for(column, arch)
     code = ctypes.create_string_buffer(b"".join(program))
     filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
-    if libc.syscall(
-        ctypes.c_long(seccomp_number), ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(_ALL_THREADS), filter_
-    ):
+    number, mode = ctypes.c_long(seccomp_number), ctypes.c_ulong(_SET_MODE_FILTER)
+    if libc.syscall(number, mode, ctypes.c_ulong(flags), filter_):
         raise OSError(ctypes.get_errno(), "seccomp(SECCOMP_SET_MODE_FILTER) failed")
 
 
@@ -104,6 +131,20 @@ def _program(column: int, arch: int, allow_processes: bool) -> list[bytes]:
                 _instruction(_LOAD, _NUMBER_OFFSET),
             ]
     return [*program, _instruction(_RETURN, _ALLOW)]
+
+
+def _confined_program(column: int, arch: int) -> list[bytes]:
+    refuse, allow = _instruction(_RETURN, _ERRNO | errno.EPERM), _instruction(_RETURN, _ALLOW)
+    program = [
+        _instruction(_LOAD, _ARCH_OFFSET),
+        _instruction(_JUMP_IF_EQUAL, arch, 1, 0),
+        refuse,
+        _instruction(_LOAD, _NUMBER_OFFSET),
+    ]
+    for numbers in _ALLOWED.values():
+        if (number := numbers[column]) is not None:
+            program += [_instruction(_JUMP_IF_EQUAL, number, 0, 1), allow]
+    return [*program, refuse]
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -1,6 +1,6 @@
 """Runs inside a sandbox worker: a model's code in a child forked for one call, and what it printed.
 
-The child can compute and nothing else (see `confinement`): the modules that it may import are loaded here, beforehand.
+The child can compute and nothing else (see `seccomp.confine`): the modules that it may import are loaded beforehand.
 What it prints goes to memory that it shares with the worker, so it is there even where the child had to be killed.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from llenvs_fast.environments.sandbox import guard
 from llenvs_fast.environments.sandbox.inside import CallFailedError, isolated
-from llenvs_fast.environments.tools.confinement import confine
+from llenvs_fast.environments.sandbox.seccomp import confine
 
 MAX_PRINTED_CHARS = 10_000
 MAX_RAISED_CHARS = 1000
