@@ -8,8 +8,7 @@ setup:
 	@.ci/setup
 
 demo: setup
-	@.venv/bin/llenvs-fast eval run products -n 24 -r 4 -t 48 -T 0.7 \
-		-a '{"max_terms": 2, "max_digits": 1, "answer_extractor": "numeric"}'
+	@.venv/bin/llenvs-fast eval run leg_counting -n 100 -r 8 -t 256
 
 test: setup lint
 	$(PY) -m pytest

@@ -34,3 +34,14 @@ def tiny_vllm(tiny_model_dir: Path) -> Iterator[VLLMBackend]:
         str(tiny_model_dir), dtype="float32", max_model_len=512, kv_cache_memory_bytes=kv_bytes, max_num_seqs=64
     ) as backend:
         yield backend
+
+
+@pytest.fixture(scope="session")
+def embedded_vllm() -> Iterator[VLLMBackend]:
+    """The real engine with the model that ships: float32, its whole context, 32,768 tokens of KV cache."""
+    pytest.importorskip("vllm")
+    from llenvs_fast.inference.backends import VLLMBackend
+
+    kv_bytes = 32_768 * 2 * 5 * 128 * 4
+    with VLLMBackend("embedded", dtype="float32", kv_cache_memory_bytes=kv_bytes, max_num_seqs=128) as backend:
+        yield backend

@@ -13,7 +13,7 @@ from llenvs_fast.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-SMALL = ["--engine-args", '{"dtype": "float32", "max_model_len": 512, "kv_cache_memory_bytes": 16777216}', "-t", "8"]
+SMALL = ["--engine-args", '{"dtype": "float32", "max_model_len": 1024, "kv_cache_memory_bytes": 33554432}']
 
 
 def blocks(language: str) -> list[str]:
@@ -40,8 +40,8 @@ def test_the_extras_exist() -> None:
             assert re.search(rf"^{name} = \[", pyproject, re.MULTILINE), f"the README says [{name}]"
 
 
-def test_the_commands_run(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tiny model and fewer tasks. The last one resumes what is complete by then, and says so."""
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer tasks. The last one resumes what is complete by then, and says so."""
     pytest.importorskip("vllm")
     monkeypatch.chdir(tmp_path)
     ours = [words for words in commands() if words and words[0] == "llenvs-fast"]
@@ -49,7 +49,7 @@ def test_the_commands_run(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pyt
     for words in ours:
         arguments = words[1:]
         if arguments[0] == "eval":
-            arguments = ["2" if w in ("50", "4") else w for w in arguments] + ["-m", str(tiny_model_dir), *SMALL]
+            arguments = ["2" if w in ("50", "4") else w for w in arguments] + SMALL
         result = CliRunner().invoke(cli, arguments)
         if "-R" in words:
             assert "has no incomplete run" in str(result.exception)
@@ -57,14 +57,13 @@ def test_the_commands_run(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pyt
             assert result.exit_code == 0, f"{words}: {result.output} {result.exception}"
 
 
-def test_the_python_code_runs(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vllm")
     monkeypatch.chdir(tmp_path)
     (saved,) = [b for b in blocks("python") if "write_parquet" in b]
     (evaluation,) = [b for b in blocks("python") if "run_evaluation" in b]
-    small = f'VLLMBackend({str(tiny_model_dir)!r}, dtype="float32", max_model_len=512, kv_cache_memory_bytes=1 << 24)'
-    assert 'VLLMBackend("smollm2")' in evaluation
-    exec(compile(evaluation.replace('VLLMBackend("smollm2")', small), "README.md", "exec"), {})
+    assert 'VLLMBackend("embedded")' in evaluation
+    exec(compile(evaluation, "README.md", "exec"), {})
 
     from llenvs_fast.results.journal import Journal
     from llenvs_fast.results.record import Ending, TrajectoryRecord

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "llenvs_fast"
 # A room may import the rooms that stand below it: those in later tuples, and none of its own tuple.
 FLOORS = (
     ("cli",),
-    ("reports", "exports", "trials"),
+    ("reports", "exports", "trials", "embedded"),
     ("evaluation",),
     ("rollouts",),
     ("engine",),
@@ -22,12 +22,16 @@ FLOORS = (
     ("results",),
     ("statistics", "tokens"),
     ("core",),
-    ("_native", "embedded"),
+    ("_native",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 # Packages that only one file each may import: a backend's engine, an environment source's package.
-OWNERS = {"vllm": "inference/backends/vllm.py", "reasoning_gym": "environments/reasoning_gym/worker.py"}
+OWNERS = {
+    "vllm": "inference/backends/vllm.py",
+    "reasoning_gym": "environments/reasoning_gym/worker.py",
+    "gem": "environments/gem/worker.py",
+}
 HEAVY = ("torch", "vllm", "transformers", "numba")
 
 

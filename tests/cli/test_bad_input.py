@@ -124,7 +124,8 @@ def test_env_list_shows_every_dataset_and_its_warnings() -> None:
     result = CliRunner().invoke(cli, ["env", "list"])
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.output.splitlines()}
-    assert len(lines) == 106
+    assert sum(name.startswith("reasoning_gym:") for name in lines) == 106
+    assert sum(name.startswith("gem:game:") for name in lines) == 24
     assert "!" in lines["reasoning_gym:binary_matrix"]
     assert "!" not in lines["reasoning_gym:leg_counting"]
 

@@ -1,4 +1,4 @@
-"""`llenvs-fast eval run` for real: a process of its own, the real engine, a real environment."""
+"""`llenvs-fast eval run` for real: a process of its own, the real engine, the default model, a real environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytest.importorskip("vllm")
 ENGINE = {"dtype": "float32", "max_model_len": 512, "kv_cache_memory_bytes": 1 << 24, "max_num_seqs": 16}
 
 
-def command(model: Path, *words: str) -> list[str]:
-    options = ["-m", str(model), "--engine-args", json.dumps(ENGINE), "-T", "1.0"]
+def command(*words: str) -> list[str]:
+    options = ["--engine-args", json.dumps(ENGINE), "-T", "1.0"]
     return [sys.executable, "-m", "llenvs_fast.cli.main", "eval", "run", "leg_counting", *options, *words]
 
 
-def run(cwd: Path, model: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(model, *words), cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 def rows(cwd: Path) -> list[dict]:
@@ -33,8 +33,8 @@ def rows(cwd: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_run_reports_saves_and_is_done(tmp_path: Path, tiny_model_dir: Path) -> None:
-    done = run(tmp_path, tiny_model_dir, "-n", "3", "-r", "4", "-t", "16", "-s", "--save-tokens")
+def test_a_run_reports_saves_and_is_done(tmp_path: Path) -> None:
+    done = run(tmp_path, "-n", "3", "-r", "4", "-t", "16", "-s", "--save-tokens")
     assert done.returncode == 0, done.stderr
     for line in ("rollouts", "accuracy", "95 % [", "pass@1", "pass@2", "pass@4", "mean reward", "truncated", "tokens/s",
                  "prefix-cache hits", "engine steps", "generating"):  # fmt: skip
@@ -52,26 +52,26 @@ def test_a_run_reports_saves_and_is_done(tmp_path: Path, tiny_model_dir: Path) -
     (metadata,) = tmp_path.glob("outputs/evals/*/*/metadata.json")
     assert json.loads(metadata.read_text())["num_examples"] == 3
 
-    again = run(tmp_path, tiny_model_dir, "-n", "3", "-r", "4", "-t", "16", "-R")
+    again = run(tmp_path, "-n", "3", "-r", "4", "-t", "16", "-R")
     assert again.returncode == 1
     assert "no incomplete run" in again.stderr
     (directory,) = tmp_path.glob("outputs/evals/*/*")
-    again = run(tmp_path, tiny_model_dir, "-n", "3", "-r", "4", "-t", "16", "-R", str(directory))
+    again = run(tmp_path, "-n", "3", "-r", "4", "-t", "16", "-R", str(directory))
     assert again.returncode == 0, again.stderr
     assert "0 of them still to run" in again.stderr
     assert "pass@4" in again.stdout
     assert rows(tmp_path) == saved
 
-    other = run(tmp_path, tiny_model_dir, "-n", "3", "-r", "4", "-t", "17", "-R", str(directory))
+    other = run(tmp_path, "-n", "3", "-r", "4", "-t", "17", "-R", str(directory))
     assert other.returncode == 1
     assert "sampling_args.max_tokens: saved 16, current 17" in other.stderr
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run_is_resumed_to_the_same_rows(how: int, tmp_path: Path, tiny_model_dir: Path) -> None:
+def test_an_interrupted_run_is_resumed_to_the_same_rows(how: int, tmp_path: Path) -> None:
     words = ("-n", "60", "-r", "2", "-t", "64", "-c", "4", "-s")
     with subprocess.Popen(
-        command(tiny_model_dir, *words), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*words), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 200
         while time.monotonic() < deadline and process.poll() is None:
@@ -88,10 +88,10 @@ def test_an_interrupted_run_is_resumed_to_the_same_rows(how: int, tmp_path: Path
         assert "rollouts" in out
         resume = re.search(r"resume with: llenvs-fast (.*)", err)
         assert resume is not None, err
-        words = tuple(shlex.split(resume.group(1))[3 + len(command(tiny_model_dir)) - 6 :])
+        words = tuple(shlex.split(resume.group(1))[3 + len(command()) - 6 :])
     else:
         words = (*words, "-R")
-    done = run(tmp_path, tiny_model_dir, *words)
+    done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "still to run" in done.stderr
     assert "120 (60 tasks x 2 samples)" in done.stdout
@@ -116,9 +116,9 @@ def test_a_second_interrupt_exits_at_once(tmp_path: Path) -> None:
     assert "once more to exit at once" in done.stderr
 
 
-def test_a_full_disk_stops_the_run_and_leaves_whole_rows(tmp_path: Path, tiny_model_dir: Path) -> None:
+def test_a_full_disk_stops_the_run_and_leaves_whole_rows(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk: the write fails the same way."""
-    limited = f"ulimit -f 24; exec {shlex.join(command(tiny_model_dir, '-n', '200', '-r', '1', '-t', '8', '-s'))}"
+    limited = f"ulimit -f 24; exec {shlex.join(command('-n', '200', '-r', '1', '-t', '8', '-s'))}"
     done = subprocess.run(
         ["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},

@@ -30,11 +30,11 @@ def test_sixteen_samples_differ_and_are_the_same_again(tiny_vllm: VLLMBackend) -
     assert draw(schedule="lockstep") == reference
 
 
-def test_turns_are_token_appends_and_read_from_the_cache(tiny_vllm: VLLMBackend) -> None:
-    tiny_vllm.reset_prefix_cache()
+def test_turns_are_token_appends_and_read_from_the_cache(embedded_vllm: VLLMBackend) -> None:
+    embedded_vllm.reset_prefix_cache()
     world = LadderWorld(turns=4, size=4, structured=False)
-    batch = TrajectoryRunner(world, tiny_vllm, WARM).run_batch(range(4), num_samples=4)
-    block = tiny_vllm.capacity.block_tokens
+    batch = TrajectoryRunner(world, embedded_vllm, WARM).run_batch(range(4), num_samples=4)
+    block = embedded_vllm.capacity.block_tokens
     for result in batch.trajectory_results:
         assert "error" not in result.metadata, result.metadata
         assert len(result.turns) == 4
@@ -52,11 +52,11 @@ def test_turns_are_token_appends_and_read_from_the_cache(tiny_vllm: VLLMBackend)
 
 
 @pytest.mark.parametrize("schedule", ["packed", "lockstep"])
-def test_several_turns_end_alike_in_both_schedules(schedule: str, tiny_vllm: VLLMBackend) -> None:
+def test_several_turns_end_alike_in_both_schedules(schedule: str, embedded_vllm: VLLMBackend) -> None:
     world = LadderWorld(turns=3, size=4)
-    reference = TrajectoryRunner(world, tiny_vllm, WARM).run_batch(range(4), num_samples=3)
-    other = TrajectoryRunner(world, tiny_vllm, WARM, schedule=schedule).run_batch(range(4), batch_size=4, num_samples=3)
-    assert sampled(other) == sampled(reference)
+    reference = TrajectoryRunner(world, embedded_vllm, WARM).run_batch(range(4), num_samples=3)
+    other = TrajectoryRunner(world, embedded_vllm, WARM, schedule=schedule)
+    assert sampled(other.run_batch(range(4), batch_size=4, num_samples=3)) == sampled(reference)
 
 
 def test_a_conversation_that_outgrows_the_context_fails_alone_and_late(tiny_vllm: VLLMBackend) -> None:

@@ -65,8 +65,9 @@ class VLLMBackend(ModelBackend):
     """Generates with vLLM. `model_path` is a directory, a Hugging Face id or a name that `resolve_model` knows.
 
     `max_model_len` is the context in tokens, `kv_cache_memory_bytes` the size of the KV cache; on a GPU vLLM's own
-    defaults hold, on a CPU the context is at most 8,192 and the cache at most 1 GiB unless given. `engine_process` runs
-    the engine in a process of its own. `vllm_kwargs` go to `vllm.LLM` as they are.
+    defaults hold, on a CPU the context is at most 8,192 and the cache at most 1 GiB unless given, and `dtype="auto"` is
+    float32 where the CPU has no instructions for bfloat16. `engine_process` runs the engine in a process of its own.
+    `vllm_kwargs` go to `vllm.LLM` as they are.
     """
 
     def __init__(
@@ -328,15 +329,23 @@ def _let_vllm_read_any_module() -> None:
         dispatcher.__dict__["vars"] = mapping_of
 
 
+def _lacks_bfloat16(torch: Any) -> bool:
+    """Whether bfloat16 would be emulated, several times slower than float32."""
+    capability: str = torch.backends.cpu.get_cpu_capability()
+    return capability in ("AVX2", "DEFAULT")
+
+
 def _on_cpu(settings: dict[str, Any]) -> dict[str, Any]:
     """vLLM's own defaults take most of the machine's memory, and seeded sampling fails with chunked prefill there."""
     import psutil
+    import torch
 
     context = settings["max_model_len"] or min(_trained_context(settings), CPU_CONTEXT_TOKENS)
     kv_bytes = settings["kv_cache_memory_bytes"] or min(CPU_KV_BYTES, psutil.virtual_memory().available // 4)
     changed = {
         "max_model_len": context,
         "kv_cache_memory_bytes": kv_bytes,
+        "dtype": "float32" if settings["dtype"] == "auto" and _lacks_bfloat16(torch) else settings["dtype"],
         "block_size": settings["block_size"] or CPU_BLOCK_TOKENS,
         "gpu_memory_utilization": 0.05,  # of the machine's memory: not used beside kv_cache_memory_bytes, but checked
     }
