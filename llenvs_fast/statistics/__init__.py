@@ -1,14 +1,53 @@
-"""Numbers that can be trusted. Importing this loads no numba: kernels compile on their first call."""
+"""Numbers that can be trusted. Importing this loads no numba: kernels compile on their first call, with much to do."""
 
-from llenvs_fast.statistics.clustered import clustered_error_of_rate, clustered_standard_error
-from llenvs_fast.statistics.intervals import normal_quantile, wilson_interval
-from llenvs_fast.statistics.pass_at_k import mean_pass_at_k, pass_at_k
+from llenvs_fast.statistics.best_of_k import BestOfK, best_of_k
+from llenvs_fast.statistics.bootstrap import bootstrap, bootstrap_mean, resampled_means
+from llenvs_fast.statistics.clustered import (
+    VarianceComponents,
+    clustered_error_of_rate,
+    clustered_mean,
+    clustered_standard_error,
+    projected_standard_error,
+    variance_components,
+)
+from llenvs_fast.statistics.critical_values import normal_quantile, student_quantile
+from llenvs_fast.statistics.intervals import wilson_interval
+from llenvs_fast.statistics.maj_at_k import MajAtK, maj_at_k
+from llenvs_fast.statistics.moments import GroupMoments, Moments, grouped_moments, moments
+from llenvs_fast.statistics.observed import Estimate, SuccessCounts, eligible_mean, success_counts
+from llenvs_fast.statistics.pass_at_k import mean_pass_at_k, pass_at_k, pass_hat_k
+from llenvs_fast.statistics.quantiles import GroupQuantiles, Quantiles, grouped_quantiles, quantiles
 
 __all__ = [
+    "BestOfK",
+    "Estimate",
+    "GroupMoments",
+    "GroupQuantiles",
+    "MajAtK",
+    "Moments",
+    "Quantiles",
+    "SuccessCounts",
+    "VarianceComponents",
+    "best_of_k",
+    "bootstrap",
+    "bootstrap_mean",
     "clustered_error_of_rate",
+    "clustered_mean",
     "clustered_standard_error",
+    "eligible_mean",
+    "grouped_moments",
+    "grouped_quantiles",
+    "maj_at_k",
     "mean_pass_at_k",
+    "moments",
     "normal_quantile",
     "pass_at_k",
+    "pass_hat_k",
+    "projected_standard_error",
+    "quantiles",
+    "resampled_means",
+    "student_quantile",
+    "success_counts",
+    "variance_components",
     "wilson_interval",
 ]

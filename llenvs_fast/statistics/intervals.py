@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from llenvs_fast.core.errors import InvalidSettingError
-
-
-def normal_quantile(confidence: float) -> float:
-    """z such that a standard normal variable lies within ±z with probability `confidence`, e.g. 0.95 → 1.959964.
-
-    Raises InvalidSettingError unless 0 < confidence < 1.
-    """
-    if not 0.0 < confidence < 1.0:
-        raise InvalidSettingError(f"confidence is {confidence!r}: give a number between 0 and 1, e.g. 0.95")
-    return NormalDist().inv_cdf(0.5 + confidence / 2)
+from llenvs_fast.statistics.critical_values import normal_quantile
 
 
 def wilson_interval(

@@ -1,13 +1,24 @@
+"""Clustered errors and variance components, against twins, statsmodels and scipy."""
+
 from __future__ import annotations
 
 import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llenvs_fast.statistics import clustered_error_of_rate, clustered_standard_error
+from llenvs_fast.core.errors import InvalidSettingError
+from llenvs_fast.statistics import (
+    clustered_error_of_rate,
+    clustered_mean,
+    clustered_standard_error,
+    projected_standard_error,
+    student_quantile,
+    variance_components,
+)
 from tests import naive
 
 number = st.floats(-100, 100) | st.just(float("nan"))
@@ -53,3 +64,51 @@ def test_shapes_must_agree() -> None:
         clustered_standard_error([1.0, 0.0], [1])
     with pytest.raises(ValueError, match="one of each per cluster"):
         clustered_error_of_rate([1, 2], [3])
+
+
+def test_statsmodels_agrees() -> None:
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(0, 30, 200)
+    x = rng.normal(size=200) + rng.normal(size=30)[clusters]
+    theirs = sm.OLS(x, np.ones(200)).fit(cov_type="cluster", cov_kwds={"groups": clusters, "use_correction": False})
+    assert clustered_standard_error(x, clusters, correction="CR0") == pytest.approx(theirs.bse[0])
+    ours = clustered_mean(x, clusters)
+    assert ours.value == pytest.approx(x.mean())
+    assert ours.standard_error == pytest.approx(theirs.bse[0] * np.sqrt(30 / 29))
+    t = scipy.stats.t.ppf(0.975, 29)
+    assert ours.high - ours.value == pytest.approx(t * ours.standard_error)
+
+
+def test_variance_components_of_a_balanced_table() -> None:
+    """Searle's estimators: MSB, MSW and their difference over K, against scipy's one-way analysis of variance."""
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(40, 6)) + 2 * rng.normal(size=(40, 1))
+    clusters = np.repeat(np.arange(40), 6)
+    found = variance_components(table.ravel(), clusters)
+    f = scipy.stats.f_oneway(*table).statistic
+    assert found.mean_square_between / found.mean_square_within == pytest.approx(f)
+    assert found.within == pytest.approx(table.var(axis=1, ddof=1).mean())
+    assert found.between == pytest.approx((found.mean_square_between - found.mean_square_within) / 6)
+    assert found.samples_per_cluster == pytest.approx(6)
+    assert found.design_effect == pytest.approx(1 + 5 * found.icc)
+    error = projected_standard_error(found.between, found.within, 40, 6)
+    assert error == pytest.approx(clustered_standard_error(table.ravel(), clusters), rel=1e-9)
+    assert projected_standard_error(1.0, 1.0, 4, np.inf) == 0.5
+
+
+@given(st.floats(0.5, 0.999), st.floats(0.3, 5_000))
+def test_students_quantile_is_scipys(confidence: float, df: float) -> None:
+    expected = scipy.stats.t.ppf(0.5 + confidence / 2, df)
+    assert student_quantile(confidence, df) == pytest.approx(expected, rel=1e-9)
+
+
+def test_missing_values_and_labels() -> None:
+    found = clustered_mean([1.0, None, 0.0, 1.0], ["a", "a", "b", "c"])  # type: ignore[list-item]
+    assert (found.n, found.missing) == (3, 1)
+    assert np.isnan(clustered_standard_error([1.0, 2.0], ["a", "a"]))
+    with pytest.raises(ValueError, match="missing label"):
+        clustered_standard_error([1.0, 2.0], [1.0, np.nan])
+    with pytest.raises(InvalidSettingError, match="CR3"):
+        clustered_standard_error([1.0, 2.0], ["a", "b"], correction="CR3")  # type: ignore[arg-type]

@@ -69,9 +69,9 @@ def test_the_first_call_compiles(tmp_path: Path) -> None:
     run(
         f"""
         from llenvs_fast.statistics import pass_at_k
-        from llenvs_fast.statistics.pass_at_k import _pass_at_k
+        from llenvs_fast.statistics.pass_at_k import _all_from_kernel
         assert {ANSWER}
-        assert _pass_at_k.compile() is not _pass_at_k.function
+        assert _all_from_kernel.compile() is not _all_from_kernel.function
         """,
         tmp_path,
         NUMBA_CACHE_DIR=str(tmp_path / "cache"),
@@ -134,12 +134,12 @@ def test_a_sealed_install_without_a_home_caches_in_the_temporary_directory(seale
     run(
         f"""
         from llenvs_fast.statistics import pass_at_k
-        from llenvs_fast.statistics.pass_at_k import _pass_at_k
+        from llenvs_fast.statistics.pass_at_k import _all_from_kernel
         import numba
-        assert {str(sealed)!r} in _pass_at_k.function.__code__.co_filename
+        assert {str(sealed)!r} in _all_from_kernel.function.__code__.co_filename
         before = numba.config.CACHE_DIR
         assert {ANSWER}
-        assert _pass_at_k.compile() is not _pass_at_k.function
+        assert _all_from_kernel.compile() is not _all_from_kernel.function
         assert numba.config.CACHE_DIR == before
         """,
         tmp_path,
@@ -162,9 +162,9 @@ def test_with_no_place_for_a_cache_kernels_are_compiled_all_the_same(
         import tempfile
         tempfile.tempdir = {str(blocked)!r}
         from llenvs_fast.statistics import pass_at_k
-        from llenvs_fast.statistics.pass_at_k import _pass_at_k
+        from llenvs_fast.statistics.pass_at_k import _all_from_kernel
         assert {ANSWER}
-        assert _pass_at_k.compile() is not _pass_at_k.function
+        assert _all_from_kernel.compile() is not _all_from_kernel.function
         """,
         tmp_path,
         PYTHONPATH=str(request.getfixturevalue(site)),
@@ -201,9 +201,9 @@ def test_without_numba_kernels_run_as_python(tmp_path: Path) -> None:
         import sys
         sys.modules["numba"] = None
         from llenvs_fast.statistics import pass_at_k
-        from llenvs_fast.statistics.pass_at_k import _pass_at_k
+        from llenvs_fast.statistics.pass_at_k import _all_from_kernel
         assert {ANSWER}
-        assert _pass_at_k.compile() is _pass_at_k.function
+        assert _all_from_kernel.compile() is _all_from_kernel.function
         """,
         tmp_path,
     )
