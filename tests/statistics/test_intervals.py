@@ -1,15 +1,18 @@
+"""Intervals of rates and means: known values, statsmodels and scipy, ends, coverage."""
+
 from __future__ import annotations
 
 import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
 from llenvs_fast.core.errors import InvalidSettingError
-from llenvs_fast.statistics import normal_quantile, wilson_interval
+from llenvs_fast.statistics import clopper_pearson_interval, mean_interval, normal_quantile, wilson_interval
 from tests import naive
 
 counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -80,3 +83,64 @@ def test_wilson_refuses_what_is_no_count(successes: float, n: int) -> None:
 def test_confidence_is_a_share(confidence: float) -> None:
     with pytest.raises(InvalidSettingError, match="between 0 and 1"):
         wilson_interval(1, 2, confidence)
+
+
+def test_many_intervals_take_the_kernel_to_the_same_values() -> None:
+    rng = np.random.default_rng(0)
+    n = rng.integers(0, 50, 600_000)
+    s = rng.integers(0, n + 1)
+    low, high = wilson_interval(s, n)
+    few_low, few_high = wilson_interval(s[:5_000], n[:5_000])
+    np.testing.assert_allclose(low[:5_000], few_low, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(high[:5_000], few_high, rtol=1e-12, atol=1e-15)
+    assert np.isnan(low[n == 0]).all()
+    shaped = wilson_interval(s.reshape(600, 1000), n.reshape(600, 1000))
+    np.testing.assert_array_equal(shaped[0].ravel(), low)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_clopper_pearson_is_statsmodels_and_wider_than_wilson(confidence: float) -> None:
+    s, n = np.array([(s, n) for n in (1, 2, 7, 50) for s in range(n + 1)]).T
+    ours = clopper_pearson_interval(s, n, confidence)
+    theirs = proportion_confint(s, n, 1 - confidence, method="beta")
+    np.testing.assert_allclose(ours[0], np.where(s == 0, 0.0, theirs[0]), atol=1e-9)
+    np.testing.assert_allclose(ours[1], np.where(s == n, 1.0, theirs[1]), atol=1e-9)
+    assert clopper_pearson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_clopper_pearson_covers_at_least_as_often_as_it_says() -> None:
+    """Exactly, over all outcomes of 20 trials, for many rates."""
+    low, high = clopper_pearson_interval(np.arange(21), 20)
+    for rate in np.linspace(0.01, 0.99, 50):
+        chances = scipy.stats.binom.pmf(np.arange(21), 20, rate)
+        assert chances[(low <= rate) & (rate <= high)].sum() >= 0.95
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=30), st.floats(0.5, 0.99))
+def test_the_interval_of_a_mean_is_scipys(values: list[float], confidence: float) -> None:
+    found = mean_interval(values, confidence)
+    error = scipy.stats.sem(values)
+    assert found.value == pytest.approx(np.mean(values), abs=1e-9)
+    assert found.standard_error == pytest.approx(error, rel=1e-6, abs=1e-9)
+    half = scipy.stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * error
+    assert found.high - found.value == pytest.approx(half, rel=1e-6, abs=1e-6)
+    normal = mean_interval(values, confidence, method="normal")
+    assert normal.high <= found.high + 1e-12
+
+
+def test_means_at_their_ends() -> None:
+    assert math.isnan(mean_interval([]).value)
+    one = mean_interval([2.0, None])  # type: ignore[list-item]
+    assert (one.value, one.n, one.missing) == (2.0, 1, 1)
+    assert math.isnan(one.low)
+    same = mean_interval([0.1] * 4)
+    assert (same.low, same.value, same.high) == (0.1, 0.1, 0.1)
+    with pytest.raises(ValueError, match="'t' or 'normal'"):
+        mean_interval([1.0, 2.0], method="z")
+
+
+def test_the_t_interval_covers_as_often_as_it_says() -> None:
+    """95 % nominal, n = 5, 4,000 simulations: within 0.935 to 0.965."""
+    rng = np.random.default_rng(5)
+    held = [e.low <= 0 <= e.high for e in (mean_interval(rng.normal(size=5)) for _ in range(4_000))]
+    assert 0.935 <= np.mean(held) <= 0.965
