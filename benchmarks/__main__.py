@@ -8,7 +8,7 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-CASES = ("cli_help", "prefix_tree", "scripted_throughput", "shared_prompt", "evaluation_wall")
+CASES = ("cli_help", "prefix_tree", "scripted_throughput", "shared_prompt", "evaluation_wall", "statistics_kernels")
 
 
 def main(names: list[str]) -> int:

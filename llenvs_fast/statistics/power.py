@@ -18,8 +18,9 @@ def minimum_detectable_effect(
 ) -> float:
     """The difference that a two-sided test at this confidence finds with this chance.
 
-    (z + z_power) · √((between + within / K) / P) (Miller 2024, section 5; Cohen 1988). `between` and `within` are variances
-    of the difference: for shared tasks those of the per-task differences, for separate tasks the sums of both runs'.
+    (z + z_power) · √((between + within / K) / P) (Miller 2024, section 5; Cohen 1988). `between` and `within` are
+    variances of the difference: for shared tasks those of the per-task differences, for separate tasks the sums of
+    both runs'.
     Misleads with fewer than about 30 tasks (normal, not Student's t). Raises InvalidSettingError for negative
     variances, counts below 1, and levels outside (0, 1).
     """
