@@ -1,5 +1,6 @@
 """Numbers that can be trusted. Importing this loads no numba: kernels compile on their first call, with much to do."""
 
+from llenvs_fast.statistics._jit import warm_up
 from llenvs_fast.statistics.advantages import Advantages, group_advantages
 from llenvs_fast.statistics.best_of_k import BestOfK, best_of_k
 from llenvs_fast.statistics.bootstrap import bootstrap, bootstrap_mean, resampled_means
@@ -74,5 +75,6 @@ __all__ = [
     "success_counts",
     "tasks_needed",
     "variance_components",
+    "warm_up",
     "wilson_interval",
 ]

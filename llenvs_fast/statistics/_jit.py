@@ -97,13 +97,14 @@ def in_chunks(work: Callable[[int, int], object], n: int, grain: int) -> None:
     """
     threads = min(_cores(), n // grain)
     if threads > 1:
-        from concurrent.futures import ThreadPoolExecutor
-
         bounds = [n * i // (4 * threads) for i in range(4 * threads + 1)]
-        with suppress(RuntimeError), ThreadPoolExecutor(threads) as pool:  # no new threads: the interpreter is ending
-            for _ in pool.map(work, bounds[:-1], bounds[1:]):
-                pass
-            return
+        with suppress(RuntimeError):  # no new threads: the interpreter is ending
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(threads) as pool:
+                for _ in pool.map(work, bounds[:-1], bounds[1:]):
+                    pass
+                return
     work(0, n)
 
 

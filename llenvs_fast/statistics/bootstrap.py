@@ -182,5 +182,5 @@ def _check(method: str, confidence: float, resamples: int) -> None:
     normal_quantile(confidence)
     if method not in METHODS:
         raise InvalidSettingError(f"method is {method!r}: choose from {', '.join(METHODS)}")
-    if resamples < 2:
-        raise InvalidSettingError(f"resamples is {resamples!r}: give at least 2, better 10,000")
+    if isinstance(resamples, bool) or not isinstance(resamples, int | np.integer) or resamples < 2:
+        raise InvalidSettingError(f"resamples is {resamples!r}: give an integer, at least 2, better 10,000")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llenvs_fast.statistics.observed import unmasked
+
 
 def group_codes(groups: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """(labels (G,) sorted, codes (N,)) with labels[codes] == groups. Labels are of any one type that can be sorted.
@@ -14,10 +16,10 @@ def group_codes(groups: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     Integers that lie close together are not sorted, and may come with labels that no entry has.
     Raises ValueError for a missing label: whose group an entry is has to be known.
     """
-    array = np.asarray(groups)
+    array = unmasked(groups, "groups")
     if array.ndim != 1:
         raise ValueError(f"groups have shape {array.shape}: give (N,), one label per value")
-    if np.ma.getmaskarray(groups).any() or (array.dtype.kind in "fcmM" and np.isnan(array).any()):  # type: ignore[no-untyped-call]
+    if array.dtype.kind in "fcmM" and np.isnan(array).any():
         raise ValueError("groups have a missing label: give one per value")
     if array.dtype.kind in "iu" and len(array):
         low, high = int(array.min()), int(array.max())

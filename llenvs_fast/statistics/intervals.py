@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from llenvs_fast.statistics._jit import compiled, in_chunks, worth_compiling
 from llenvs_fast.statistics.critical_values import normal_quantile, student_quantile
 from llenvs_fast.statistics.moments import moments
-from llenvs_fast.statistics.observed import Estimate
+from llenvs_fast.statistics.observed import Estimate, unmasked
 
 Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -30,15 +30,10 @@ def wilson_interval(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95
     z2 = normal_quantile(confidence) ** 2
     s, n = _counts(successes, n)
     if worth_compiling(s.size):
-        flat_s, flat_n = (np.array(a, order="C").reshape(-1) for a in (s, n))  # kernels want writable arrays
-        low, high = np.empty((2, s.size))
-
-        def work(begin: int, end: int) -> None:
-            _wilson(flat_s[begin:end], flat_n[begin:end], z2, low[begin:end], high[begin:end])
-
-        in_chunks(work, s.size, grain=100_000)
-        return low.reshape(s.shape), high.reshape(s.shape)
-    with np.errstate(invalid="ignore", divide="ignore"):
+        return _wilson_in_chunks(s, n, z2)
+    _refuse_impossible(s, n)
+    s, n = s.astype(np.float64), n.astype(np.float64)
+    with np.errstate(invalid="ignore"):
         centre = (s + z2 / 2) / (n + z2)
         half = np.sqrt(z2 * (s * (n - s) / n + z2 / 4)) / (n + z2)
     low = np.where((s == 0) & (n > 0), 0.0, centre - half)
@@ -46,15 +41,37 @@ def wilson_interval(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95
     return low[()], high[()]
 
 
-@compiled("void(float64[::1], float64[::1], float64, float64[::1], float64[::1])")
-def _wilson(s: Any, n: Any, z2: Any, low: Any, high: Any) -> None:
-    """s, n, low, high: (N,). The steps of the NumPy path."""
-    for i in range(len(s)):
-        width = n[i] + z2
-        centre = (s[i] + z2 / 2) / width
-        half = math.sqrt(z2 * (s[i] * (n[i] - s[i]) / n[i] + z2 / 4)) / width
-        low[i] = 0.0 if s[i] == 0 and n[i] > 0 else centre - half
-        high[i] = 1.0 if s[i] == n[i] and n[i] > 0 else centre + half
+def _wilson_in_chunks(s: NDArray[Any], n: NDArray[Any], z2: float) -> Bounds:
+    flat_s, flat_n = (np.require(array, requirements=("C", "W")).reshape(-1) for array in (s, n))
+    low, high = np.empty(s.size), np.empty(s.size)
+    impossible: list[int] = []
+
+    def work(begin: int, end: int) -> None:
+        with np.errstate(invalid="ignore"):  # with the JIT off
+            impossible.append(_wilson(flat_s[begin:end], flat_n[begin:end], z2, low[begin:end], high[begin:end]))
+
+    in_chunks(work, s.size, grain=100_000)
+    if any(impossible):
+        _refuse_impossible(s, n)
+    return low.reshape(s.shape), high.reshape(s.shape)
+
+
+@compiled(
+    "int64(int64[::1], int64[::1], float64, float64[::1], float64[::1])",
+    "int64(float64[::1], float64[::1], float64, float64[::1], float64[::1])",
+)
+def _wilson(successes: Any, trials: Any, z2: Any, low: Any, high: Any) -> Any:
+    """All (N,). The steps of the NumPy path. Returns how many counts are impossible."""
+    impossible = 0
+    for i in range(len(successes)):
+        s, n = np.float64(successes[i]), np.float64(trials[i])
+        impossible += 0 if (s >= 0) & (s <= n) & (n < np.inf) else 1
+        width = n + z2
+        centre = (s + z2 / 2) / width
+        half = np.sqrt(z2 * (s * (n - s) / n + z2 / 4)) / width
+        low[i] = 0.0 if (s == 0) & (n > 0) else centre - half  # & keeps the loop free of branches
+        high[i] = 1.0 if (s == n) & (n > 0) else centre + half
+    return impossible
 
 
 def clopper_pearson_interval(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95) -> Bounds:
@@ -69,6 +86,7 @@ def clopper_pearson_interval(successes: ArrayLike, n: ArrayLike, confidence: flo
     normal_quantile(confidence)
     tail = (1.0 - confidence) / 2
     s, n = _counts(successes, n)
+    _refuse_impossible(s, n)
     low = np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, tail), 0.0)
     high = np.where(s < n, betaincinv(s + 1, np.maximum(n - s, 1), 1.0 - tail), 1.0)
     return low[()], high[()]
@@ -92,9 +110,15 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95, *, method: str = 
     return Estimate(found.mean, found.mean - half, found.mean + half, error, found.n, found.missing)
 
 
-def _counts(successes: ArrayLike, n: ArrayLike) -> Bounds:
-    s, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64))
-    outside = ~((s >= 0) & (s <= n))
+def _counts(successes: ArrayLike, n: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Both broadcast, as int64, or as float64 where one of them is neither integer nor bool."""
+    arrays = unmasked(successes, "successes"), unmasked(n, "n")
+    whole = all(array.dtype.kind in "bi" for array in arrays)
+    s, n = np.broadcast_arrays(*(array.astype(np.int64 if whole else np.float64, copy=False) for array in arrays))
+    return s, n
+
+
+def _refuse_impossible(s: NDArray[Any], n: NDArray[Any]) -> None:
+    outside = ~((s >= 0) & (s <= n) & (n < np.inf))
     if outside.any():
         raise ValueError(f"{s[outside][0]:g} successes of {n[outside][0]:g}: give 0 ≤ successes ≤ n")
-    return s, n

@@ -65,8 +65,8 @@ def grouped_moments(values: ArrayLike, groups: ArrayLike, weights: ArrayLike | N
     for other shapes, missing labels, and weights that are missing or below 0.
     """
     labels, codes = group_codes(groups)
-    x, codes_of, w = _with_weights(values, codes, weights)
     size = len(labels)
+    x, codes_of, w = _with_weights(values, codes, weights, size)
     there = np.bincount(codes_of[w > 0], minlength=size)
     rows = np.bincount(codes, minlength=size)
     n = np.bincount(codes_of, minlength=size)
@@ -100,8 +100,9 @@ def _moments(
 
 
 def _with_weights(
-    values: ArrayLike, codes: NDArray[np.int64], weights: ArrayLike | None
+    values: ArrayLike, codes: NDArray[np.int64], weights: ArrayLike | None, size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    """Values, codes and weights, each weight over the largest of its group: else squares of small ones are 0."""
     if weights is None:
         x, kept, _ = observed(values, codes)
         return x, kept, np.ones(len(x))
@@ -109,4 +110,6 @@ def _with_weights(
     if not (w >= 0).all():
         raise ValueError("weights are missing or below 0: give one ≥ 0 per value")
     x, kept, w, _ = observed(values, codes, w)
-    return x, kept, w
+    largest = np.zeros(size)
+    np.maximum.at(largest, kept, w)
+    return x, kept, w / np.where(largest > 0, largest, 1.0)[kept]

@@ -45,12 +45,23 @@ def as_values(values: ArrayLike, name: str = "values") -> NDArray[np.float64]:
     if text or (array.size and array.dtype.kind not in "biufO"):
         kind = "text" if text else array.dtype
         raise ValueError(f"{name} are {kind}: give numbers, with NaN or None for missing ones")
-    x = array.astype(np.float64, copy=masked)
+    try:
+        x = array.astype(np.float64, copy=masked)
+    except TypeError as error:
+        remedy = "give numbers, with NaN or None for missing ones"
+        raise ValueError(f"{name} have what is no number ({error}): {remedy}") from None
     if masked:
         x[np.ma.getmaskarray(values)] = np.nan  # type: ignore[no-untyped-call]
     if np.isinf(x).any():
         raise ValueError(f"{name} have an infinite entry: give finite numbers, with NaN or None for missing ones")
     return x
+
+
+def unmasked(array: ArrayLike, name: str) -> NDArray[Any]:
+    """`array` as an array, where nothing may be missing: counts, labels. Raises ValueError for a masked entry."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():  # type: ignore[no-untyped-call]
+        raise ValueError(f"{name} have a masked entry, and none may be missing: leave out what belongs to it")
+    return np.asarray(array)
 
 
 def observed(values: ArrayLike, *beside: ArrayLike, name: str = "values") -> tuple[Any, ...]:
@@ -59,7 +70,7 @@ def observed(values: ArrayLike, *beside: ArrayLike, name: str = "values") -> tup
     Raises ValueError as `as_values`, and where something beside the values doesn't have their shape.
     """
     x = as_values(values, name)
-    others = [np.asarray(other) for other in beside]
+    others = [unmasked(other, f"labels or weights of {name}") for other in beside]
     if x.ndim != 1 or any(other.shape != x.shape for other in others):
         shapes = ", ".join(str(other.shape) for other in others)
         raise ValueError(f"{name} have shape {x.shape}{shapes and ', beside them ' + shapes}: give (N,), one per value")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llenvs_fast.statistics._jit import compiled, in_chunks, worth_compiling
-from llenvs_fast.statistics.observed import eligible_mean
+from llenvs_fast.statistics.observed import eligible_mean, unmasked
 
 _NEGLIGIBLE = 2.0**-55
 
@@ -146,7 +146,7 @@ def _checked(
 
 
 def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(values)
+    array = unmasked(values, name)
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{name} has type {array.dtype}: give integers")
     return array.astype(np.int64, copy=False)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
 from llenvs_fast.core.errors import InvalidSettingError
-from llenvs_fast.statistics import clopper_pearson_interval, mean_interval, normal_quantile, wilson_interval
+from llenvs_fast.statistics import (
+    _jit,
+    clopper_pearson_interval,
+    mean_interval,
+    normal_quantile,
+    student_quantile,
+    wilson_interval,
+)
 from tests import naive
 
 counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -144,3 +153,68 @@ def test_the_t_interval_covers_as_often_as_it_says() -> None:
     rng = np.random.default_rng(5)
     held = [e.low <= 0 <= e.high for e in (mean_interval(rng.normal(size=5)) for _ in range(4_000))]
     assert 0.935 <= np.mean(held) <= 0.965
+
+
+def test_whole_numbers_and_floats_give_the_same_bits_by_either_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = np.repeat([0, 1, 3, 50, 10**6, 10**9], 4)
+    s = n * np.tile([0, 1, 2, 3], 6) // 3
+    expected = wilson_interval(s, n)
+    for small in (_jit.SMALL, -1):
+        monkeypatch.setattr(_jit, "SMALL", small)
+        for dtype in (np.int64, np.int32, np.float64):
+            np.testing.assert_array_equal(wilson_interval(s.astype(dtype), n.astype(np.float64)), expected)
+            np.testing.assert_array_equal(wilson_interval(s.astype(dtype), n), expected)
+        with pytest.raises(ValueError, match="5 successes of 3"):
+            wilson_interval([1, 5], 3)
+
+
+@settings(deadline=None)
+@given(counts, st.floats(0.5, 0.999))
+def test_wilson_rises_with_successes_is_symmetric_and_widens_with_confidence(
+    count: tuple[int, int], confidence: float
+) -> None:
+    s, n = count
+    low, high = wilson_interval(s, n, confidence)
+    np.testing.assert_allclose(wilson_interval(n - s, n, confidence), (1 - high, 1 - low), rtol=1e-9, atol=1e-12)
+    wider = wilson_interval(s, n, (1 + confidence) / 2)
+    assert wider[0] <= low
+    assert high <= wider[1]
+    if s < n:
+        more = wilson_interval(s + 1, n, confidence)
+        assert low < more[0] + 1e-15
+        assert high < more[1] + 1e-15
+
+
+def test_wilson_covers_about_as_often_as_it_says() -> None:
+    """Exactly, over all outcomes of 50 trials: 0.945 to 0.965 on average over rates of 0.1 to 0.9, all above 0.91."""
+    low, high = wilson_interval(np.arange(51), 50)
+    rates = np.linspace(0.1, 0.9, 401)
+    chances = scipy.stats.binom.pmf(np.arange(51), 50, rates[:, None])
+    held = (chances * ((low <= rates[:, None]) & (rates[:, None] <= high))).sum(axis=1)
+    assert 0.945 <= held.mean() <= 0.965
+    assert held.min() > 0.91
+
+
+@pytest.mark.parametrize("interval", [wilson_interval, clopper_pearson_interval])
+def test_counts_that_are_masked_or_infinite_are_refused(interval: Any) -> None:
+    for s, n in (
+        (np.ma.MaskedArray([1, 1], [False, True]), 2),
+        ([1, 1], np.ma.MaskedArray([2, 2], [False, True])),
+        (1, math.inf),
+        (None, 2),
+    ):
+        with pytest.raises(ValueError, match=r"masked|give 0"):
+            interval(s, n)
+
+
+@given(st.floats(0.01, 0.9999), st.floats(0.5, 1e7))
+def test_student_quantiles_are_scipys(confidence: float, df: float) -> None:
+    expected = scipy.special.stdtrit(df, 0.5 + confidence / 2)
+    assert student_quantile(confidence, df) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_mean_interval_knows_no_order_and_moves_with_the_values() -> None:
+    x = np.random.default_rng(9).normal(size=50)
+    a, b, c = mean_interval(x), mean_interval(x[::-1]), mean_interval(3 * x + 1e6)
+    assert (b.low, b.high) == pytest.approx((a.low, a.high), rel=1e-12)
+    assert (c.low, c.high) == pytest.approx((3 * a.low + 1e6, 3 * a.high + 1e6), rel=1e-12)

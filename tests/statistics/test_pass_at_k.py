@@ -126,3 +126,19 @@ def test_the_mean_counts_only_tasks_with_enough_samples_and_says_how_many() -> N
 def test_pass_at_k_refuses_impossible_counts(n: object, c: object, k: object) -> None:
     with pytest.raises(ValueError, match="give"):
         pass_at_k(n, c, k)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k"),
+    [(10**6, 1, 1), (10**6, 3, 10**5), (10**6, 1000, 1000), (10**6, 500, 999_000), (10**6, 2000, 1500)],
+)
+def test_a_million_samples_cost_no_digits(n: int, c: int, k: int) -> None:
+    none_of_k = Fraction(1)
+    for i in range(min(c, k)):
+        none_of_k *= Fraction(n - i - max(c, k), n - i)
+    assert pass_at_k(n, c, k) == pytest.approx(float(1 - none_of_k), rel=1e-12)
+
+
+def test_masked_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="masked"):
+        pass_at_k(np.ma.MaskedArray([4, 4], [False, True]), 2, 1)

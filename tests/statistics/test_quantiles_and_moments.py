@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics as stdlib
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,3 +134,42 @@ def test_no_values_and_strange_ones() -> None:
         quantiles([1.0], 1.5)
     with pytest.raises(ValueError, match="missing label"):
         grouped_moments([1.0], [math.nan])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1.0, 1e150])
+def test_only_the_ratios_of_weights_matter(scale: float) -> None:
+    """Also where one group has weights of 1 and another of next to nothing: their squares would be 0."""
+    m = moments([1.0, 2.0, 4.0], [scale, 2 * scale, scale])
+    one = moments([1.0, 2.0, 4.0], [1, 2, 1])
+    assert (m.mean, m.variance, m.effective_n) == pytest.approx((one.mean, one.variance, one.effective_n), rel=1e-12)
+    both = grouped_moments([1.0, 2.0, 1.0, 2.0], [0, 0, 1, 1], [1, 1, scale, scale])
+    np.testing.assert_allclose(both.variance, [0.5, 0.5])
+    np.testing.assert_allclose(both.effective_n, [2, 2])
+    np.testing.assert_allclose(quantiles([1.0, 2.0, 4.0], Q, [scale] * 3).values, np.quantile([1, 2, 4], Q))
+
+
+@given(st.lists(st.tuples(numbers, st.integers(0, 3)), min_size=1, max_size=30), st.randoms())
+def test_order_does_not_matter(table: list[tuple[float, int]], random: Any) -> None:
+    shuffled = list(table)
+    random.shuffle(shuffled)
+    (x, g), (y, h) = (np.array(t, dtype=np.float64).T for t in (table, shuffled))
+    np.testing.assert_array_equal(grouped_quantiles(x, g, Q).values, grouped_quantiles(y, h, Q).values)
+    np.testing.assert_allclose(grouped_moments(x, g).mean, grouped_moments(y, h).mean, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(grouped_moments(x, g).variance, grouped_moments(y, h).variance, rtol=1e-9, atol=1e-9)
+
+
+def test_labels_of_any_type_and_read_only_columns() -> None:
+    names = ["b", "a", "b"]
+    for labels in (names, np.array(names), np.array(names, dtype=object), pd.Series(names)):
+        found = grouped_quantiles([1.0, 2.0, 3.0], labels, [0.5])
+        assert found.groups.tolist() == ["a", "b"]
+        assert found.values.tolist() == [[2.0], [2.0]]
+    x, groups = np.arange(600_000.0), np.arange(600_000) % 1_000
+    x.flags.writeable = groups.flags.writeable = False
+    np.testing.assert_array_equal(grouped_quantiles(x, groups, [0.0]).values[:, 0], np.arange(1_000.0))
+    assert moments(pd.array([1.0, None, 3.0], dtype="Float64")).missing == 1
+    with pytest.raises(ValueError, match="no number"):
+        moments(np.array([1.0, pd.NA], dtype=object))
+    for labels in (np.ma.MaskedArray([1, 2], [False, True]), ["a", None]):
+        with pytest.raises(ValueError, match=r"masked|mix types"):
+            grouped_quantiles([1.0, 2.0], labels, [0.5])
