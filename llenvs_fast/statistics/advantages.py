@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llenvs_fast.core.errors import InvalidSettingError, nearest
-from llenvs_fast.statistics.observed import as_values
+from llenvs_fast.statistics.observed import as_values, unmasked
 
 METHODS = ("grpo", "rloo", "dr_grpo")
 
@@ -51,7 +51,7 @@ def group_advantages(
     if x.ndim != 2:
         raise ValueError(f"rewards have shape {x.shape}: give (P, K), the samples of each task in a row")
     if mask is not None:
-        counted = np.asarray(mask)
+        counted = unmasked(mask, "mask")
         if counted.shape != x.shape or counted.dtype != np.bool_:
             raise ValueError(f"mask is {counted.dtype} of shape {counted.shape}: give booleans of shape {x.shape}")
         x = np.where(counted, x, np.nan)
@@ -64,7 +64,9 @@ def group_advantages(
     flat = (above == 0).all(axis=1)
     others = np.maximum(n - 1, 1)[:, None]
     if method == "grpo":
-        deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / others)
+        largest = np.abs(centred).max(axis=1, keepdims=True, initial=0.0)
+        scaled = np.divide(centred, largest, out=np.zeros_like(x), where=largest > 0)  # squares of tiny ones are 0
+        deviation = largest * np.sqrt((scaled**2).sum(axis=1, keepdims=True) / others)
         values = np.divide(centred, deviation + epsilon, out=np.zeros_like(x), where=~flat[:, None])
     else:
         values = np.where(flat[:, None], 0.0, centred * (count / others if method == "rloo" else 1.0))

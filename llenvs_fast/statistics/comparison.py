@@ -20,7 +20,7 @@ from llenvs_fast.statistics.clustered import clustered_mean
 from llenvs_fast.statistics.draws import bits, streams
 from llenvs_fast.statistics.groups import group_codes
 from llenvs_fast.statistics.moments import grouped_moments
-from llenvs_fast.statistics.observed import Estimate, as_values, observed
+from llenvs_fast.statistics.observed import Estimate, as_values, observed, unmasked
 
 EXACT_FLIPS_UP_TO = 20  # differences: 2¹⁹ sums, since a flip of all signs changes nothing
 _FLIPS_AT_ONCE = 1 << 22
@@ -117,11 +117,11 @@ def mcnemar_test(gained: ArrayLike, lost: ArrayLike) -> Any:
     """
     from scipy.special import bdtr
 
-    b, c = np.broadcast_arrays(np.asarray(gained), np.asarray(lost))
+    b, c = np.broadcast_arrays(unmasked(gained, "gained"), unmasked(lost, "lost"))
     if b.size and (b.dtype.kind not in "iu" or c.dtype.kind not in "iu" or min(b.min(), c.min()) < 0):
         raise ValueError(f"gained is {gained!r}, lost is {lost!r}: give counts, whole numbers from 0")
-    fewer, changed = np.minimum(b, c), b + c
-    return np.minimum(1.0, 2.0 * bdtr(fewer.astype(np.float64), changed.astype(np.int64), 0.5))[()]
+    b, c = b.astype(np.int64), c.astype(np.int64)  # narrow counts would wrap around in the sum
+    return np.minimum(1.0, 2.0 * bdtr(np.minimum(b, c).astype(np.float64), b + c, 0.5))[()]
 
 
 @dataclass(frozen=True, slots=True)

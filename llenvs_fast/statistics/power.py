@@ -22,7 +22,8 @@ def minimum_detectable_effect(
     variances of the difference: for shared tasks those of the per-task differences, for separate tasks the sums of
     both runs'.
     Misleads with fewer than about 30 tasks (normal, not Student's t). Raises InvalidSettingError for negative
-    variances, counts below 1, and levels outside (0, 1).
+    variances, counts below 1, a confidence outside (0, 1), and a power not between 1 − confidence, which the test has
+    where there is no difference, and 1.
     """
     _check(between, within, tasks, samples)
     return _widths(confidence, power) * math.sqrt((between + within / samples) / tasks)
@@ -51,16 +52,17 @@ def samples_needed(
 
 
 def _widths(confidence: float, power: float) -> float:
-    if not 0.0 < power < 1.0:
-        raise InvalidSettingError(f"power is {power!r}: give a number between 0 and 1, e.g. 0.8")
+    z = normal_quantile(confidence)
+    if not 1.0 - confidence < power < 1.0:
+        raise InvalidSettingError(f"power is {power!r}: give a number between {1.0 - confidence:g} and 1, e.g. 0.8")
     above = normal_quantile(abs(2 * power - 1)) if power != 0.5 else 0.0
-    return normal_quantile(confidence) + math.copysign(above, power - 0.5)
+    return z + math.copysign(above, power - 0.5)
 
 
 def _check(between: float, within: float, tasks: int, samples: int) -> None:
     if not (between >= 0 and within >= 0):
         raise InvalidSettingError(f"variances are {between!r} between and {within!r} within: give none below 0")
-    if tasks < 1 or samples < 1:
+    if not (tasks >= 1 and samples >= 1):
         raise InvalidSettingError(f"{tasks!r} tasks of {samples!r} samples: give at least 1 of each")
 
 

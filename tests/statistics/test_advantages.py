@@ -61,6 +61,21 @@ def test_a_mask_is_a_missing_reward_and_not_a_zero() -> None:
     assert found.flat_groups == 1
     assert found.n.tolist() == [2, 3, 1]
     assert group_advantages([[0.1] * 3], epsilon=0.0).values.tolist() == [[0.0] * 3]
+    with pytest.raises(ValueError, match="masked"):
+        group_advantages([[1.0, 2.0]], np.ma.array([[True, True]], mask=[[False, True]]))
+
+
+def test_tiny_rewards_are_normalised_as_others() -> None:
+    half = math.sqrt(0.5)
+    np.testing.assert_allclose(group_advantages([[0.0, 1e-200]], epsilon=0.0).values, [[-half, half]])
+
+
+@pytest.mark.parametrize("method", ["grpo", "rloo", "dr_grpo"])
+@given(table=tables, seed=st.integers(0, 99))
+def test_the_order_of_samples_does_not_matter(method: str, table: np.ndarray, seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(table.shape[1])
+    found = group_advantages(table[:, order], method=method)
+    np.testing.assert_allclose(found.values, group_advantages(table, method=method).values[:, order], atol=1e-6)
 
 
 def test_bad_arguments() -> None:
