@@ -37,7 +37,7 @@ def _measure(backend: VLLMBackend) -> Figure:
         return bare_generate(backend, prompts)
 
     same = sum(
-        result.turns[0].result.token_ids == tuple(ids)
+        result.turns[0].token_ids == tuple(ids)
         for result, ids in zip(ours().trajectory_results, bare(), strict=True)
     )
     assert same == PROMPTS, f"only {same} of {PROMPTS} outputs equal those of the bare engine"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from llenvs_fast.engine.loop import Pulse
+from llenvs_fast.engine.report import Pulse
 
 _BAR_EVERY_S = 0.2
 _LINE_EVERY_S = 5.0

@@ -16,85 +16,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from llenvs_fast.core.environment import Environment
-from llenvs_fast.core.errors import BackendProtocolError, EngineDeadError, InvalidSettingError, Phase
+from llenvs_fast.core.errors import AbortedError, BackendProtocolError, EngineDeadError, Phase
 from llenvs_fast.core.seeds import derive_seed
+from llenvs_fast.engine.budgets import Limit
+from llenvs_fast.engine.checks import checked_reset
+from llenvs_fast.engine.deadlines import Deadlines, InFlight
 from llenvs_fast.engine.garbage import patient_collector
 from llenvs_fast.engine.prompting import BuildMessages, prompt_rollouts
+from llenvs_fast.engine.report import LoopReport, Oldest, Pulse
 from llenvs_fast.engine.residency import ResidencyPlanner
-from llenvs_fast.engine.rollout import DEFAULT_MAX_STEPS, Outcome, Rollout, RolloutSpec, Stage, checked_reset
-from llenvs_fast.engine.scheduler import Candidate, Facts, Schedule, Scheduler
+from llenvs_fast.engine.rollout import Outcome, Rollout, RolloutSpec, Stage
+from llenvs_fast.engine.scheduler import Facts, Schedule, Scheduler, candidate_of
+from llenvs_fast.engine.settings import LoopSettings, budgets, check_history, most_instances, step_limit
 from llenvs_fast.engine.workers import Call, Done, EnvironmentWorkers
 from llenvs_fast.inference.backend import ModelBackend, unwrap
-from llenvs_fast.inference.protocol import EngineFigures, Finished, GenerationRequest, SamplingParams
+from llenvs_fast.inference.protocol import Finished, GenerationRequest
 
 logger = logging.getLogger("llenvs_fast.engine")
 
 _FAILED_POLLS = 3  # so many polls in a row that raise mean a dead engine
 _LOOKAHEAD = 128  # trajectories reset ahead of need, so that a free place is refilled at once
+_STEPPING_FACTOR = 8  # and so many windows of them may be open while most wait for their environments
 _RESETS_A_PASS = 256  # the first trajectories generate while the next are still reset
 _runs = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How to run. `max_live` bounds live trajectories; None leaves it to the KV cache and the engine."""
-
-    sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    seed: int = 0
-    schedule: Schedule = Schedule.PACKED
-    max_live: int | None = None
-    max_steps: int | None = None
-    environment_threads: int = 4
-    step_timeout_s: float | None = None
-
-
-@dataclass(slots=True)
-class LoopReport:
-    """What the loop did and where its time went.
-
-    `generating_s` is time inside the backend, `stepping_s` time with nothing to do but wait for environments,
-    `environment_s` the workers' own busy time (beside the engine), `host_s` the rest of `wall_s`.
-    """
-
-    reported: int = 0
-    wall_s: float = 0.0
-    generating_s: float = 0.0
-    stepping_s: float = 0.0
-    environment_s: float = 0.0
-    reuse_lost_tokens: int = 0
-    peak_live: int = 0
-    interrupted: bool = False
-    engine_error: Exception | None = None
-    figures: EngineFigures = field(default_factory=EngineFigures)
-
-    @property
-    def host_s(self) -> float:
-        return max(0.0, self.wall_s - self.generating_s - self.stepping_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """The moment, for whoever watches: counts of trajectories by stage."""
-
-    reported: int
-    resetting: int
-    ready: int
-    generating: int
-    stepping: int
-    completion_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A turn in the backend: whose it is, and when it was submitted (on the clock, and in engine steps)."""
-
-    rollout: Rollout
-    submitted_at: float
-    submitted_step: int
 
 
 class Loop:
@@ -109,6 +57,7 @@ class Loop:
         report: Callable[[list[Outcome]], None],
         watch: Callable[[Pulse], None] | None = None,
         stop: threading.Event | None = None,
+        env_factory: Callable[[], Environment] | None = None,
     ) -> None:
         self.backend = backend
         self.build_messages = build_messages
@@ -116,12 +65,17 @@ class Loop:
         self.report = report
         self.watch = watch
         self.stop = stop or threading.Event()
-        planner = ResidencyPlanner(backend.capacity) if backend.capacity is not None else None
+        check_history(settings, environment, backend)
+        self._max_steps = step_limit(settings, environment)
+        planner = None if backend.capacity is None else ResidencyPlanner(backend.capacity, self._max_steps)
         self.scheduler = Scheduler(settings.schedule, settings.max_live, planner)
-        self.workers = EnvironmentWorkers(environment, settings.environment_threads, settings.step_timeout_s)
+        self._instances = most_instances(settings, environment, env_factory)
+        factory = None if self._instances is None else env_factory
+        self.workers = EnvironmentWorkers(environment, settings.environment_threads, settings.step_timeout_s, factory)
         self.result = LoopReport()
-        self._max_steps = _step_limit(settings, environment)
+        self._budgets = budgets(settings, backend)
         self._window = self._lookahead_window()
+        self._deadlines = Deadlines(settings.turn_timeout_s, settings.trajectory_timeout_s)
         self._open: dict[int, Rollout] = {}
         self._generating: dict[Hashable, InFlight] = {}
         self._taken_back: set[Hashable] = set()
@@ -158,6 +112,8 @@ class Loop:
             self._leave()
             self.result.wall_s = time.perf_counter() - started
             self.result.environment_s = self.workers.busy_s
+            self.result.parkings = self.scheduler.parkings
+            self.result.lost("parked", self.scheduler.parked_tokens)
             self.result.figures = self.backend.figures.since(self._before)
         return self.result
 
@@ -167,6 +123,7 @@ class Loop:
         self._report()  # before new ones are picked: who has ended makes room
         self._submit()
         self._poll()
+        self._take_back_late_ones()
         if not self._generating and not self._unprompted and self.workers.pending:
             waiting = time.perf_counter()
             self._collect(self.workers.collect(timeout_s=0.1))
@@ -175,17 +132,23 @@ class Loop:
     def _start_new(self, source: Iterator[RolloutSpec]) -> bool:
         """Reset trajectories ahead of need; True once the source is exhausted."""
         calls: list[Call] = []
-        room = self._window - len(self._open)
+        room = self._room()
         if self.settings.schedule is Schedule.PACKED:
             room = min(room, _RESETS_A_PASS)
         for spec in itertools.islice(source, room):
             if spec.position in self._open:
                 raise ValueError(f"position {spec.position} stands for two trajectories: give each its own")
-            self._open[spec.position] = Rollout(spec, self._max_steps)
+            self._open[spec.position] = Rollout(spec, self._max_steps, self._budgets)
             calls.append(Call(spec.position, spec.reset_options()))
         self._resetting += len(calls)
         self.workers.submit(calls)
         return len(calls) < room
+
+    def _room(self) -> int:
+        """How many more trajectories may be open. Those in their environments leave the engine free for others."""
+        opened = len(self._open)
+        room = min(self._window - opened + self._stepping, _STEPPING_FACTOR * self._window - opened)
+        return max(0, room if self._instances is None else min(room, self._instances - opened))
 
     def _collect(self, done: list[Done]) -> None:
         for d in done:
@@ -207,38 +170,54 @@ class Loop:
     def _prompt(self) -> None:
         rollouts, self._unprompted = self._unprompted, []
         rollouts.sort(key=lambda r: r.spec.position)  # samples of a task stand together, whoever was reset first
-        prompt_rollouts(rollouts, self.build_messages, self.backend.renderer)
+        now = time.perf_counter()
+        for rollout in rollouts:
+            if self._deadlines.has_passed(rollout, now):
+                rollout.was_truncated(Limit.TRAJECTORY_TIMEOUT)
+        ready = [r for r in rollouts if r.stage is not Stage.ENDED]
+        prompt_rollouts(ready, self.build_messages, self.backend.renderer, self.settings.history)
+        planning = time.perf_counter()
         for rollout in rollouts:
             if rollout.stage is Stage.ENDED:
                 self._ended.append(rollout)
                 continue
-            self.result.reuse_lost_tokens += rollout.reuse_lost
-            max_tokens = self.settings.sampling_params.max_tokens
-            live = bool(rollout.turns)
-            self.scheduler.offer(Candidate(rollout.spec.position, rollout.ids, max_tokens, live))
+            self.result.lost(rollout.loss or "", rollout.lost_tokens)
+            self.scheduler.offer(candidate_of(rollout))
+        self.result.planning_s += time.perf_counter() - planning
 
     def _submit(self) -> None:
+        now, step = time.perf_counter(), self.backend.figures.engine_steps or 0
         picked = self.scheduler.pick(self._facts())
+        self.result.planning_s += time.perf_counter() - now
         self.result.peak_live = max(self.result.peak_live, self.scheduler.live)
         if not picked:
             return
-        now, step = time.perf_counter(), self.backend.figures.engine_steps or 0
         rollouts = [self._open[position] for position in picked]
         requests = [self._request(rollout) for rollout in rollouts]
         for request, rollout in zip(requests, rollouts, strict=True):
+            rollout.opened_at = rollout.opened_at or now
             rollout.was_submitted(request.seed)
-            self._generating[request.key] = InFlight(rollout, now, step)
+            self._generating[request.key] = InFlight(rollout, now, step, self._reusable(rollout))
         self._in_backend(lambda: self.backend.submit(requests))
+
+    def _reusable(self, rollout: Rollout) -> int:
+        """Tokens of whole blocks of the earlier context. Its last token was sampled and never read."""
+        capacity = self.backend.capacity
+        if capacity is None or not rollout.turns:
+            return 0
+        before = rollout.kept + rollout.lost_tokens
+        return min(rollout.kept, before - 1) // capacity.block_tokens * capacity.block_tokens
 
     def _request(self, rollout: Rollout) -> GenerationRequest:
         spec = rollout.spec
         return GenerationRequest(
             key=(self._run, next(self._requests)),
             params=self.settings.sampling_params,
-            prompt_ids=rollout.ids if self.backend.renderer is not None else None,
+            prompt_ids=rollout.tokens.context if self.backend.renderer is not None else None,
             messages=rollout.messages,
             tools=rollout.state.observation.available_tools,
             seed=derive_seed(self.settings.seed, spec.task_index, spec.sample, len(rollout.turns)),
+            max_tokens=rollout.max_tokens,
         )
 
     def _poll(self) -> None:
@@ -268,6 +247,11 @@ class Loop:
 
     def _turn_ended(self, turn: InFlight, finished: Finished, now: float) -> list[Call]:
         rollout = turn.rollout
+        limit = self._deadlines.limit_of(finished.key)
+        if limit is not None and isinstance(finished.error, AbortedError):
+            rollout.was_truncated(limit)
+            self._ended.append(rollout)
+            return []
         try:
             result = unwrap(finished)
             last = rollout.on_last_turn
@@ -277,14 +261,19 @@ class Loop:
             rollout.has_failed(error, Phase.GENERATE)
             self._ended.append(rollout)
             return []
+        if len(rollout.turns) > 1:
+            self.result.later_turn(result.prompt_tokens, result.cached_tokens, turn.reusable)
+        planning = time.perf_counter()
         self.scheduler.turn_ended(rollout.spec.position, result.token_ids or (), last)
+        self.result.planning_s += time.perf_counter() - planning
         return [Call(rollout.spec.position, state, action)]
 
     def _report(self) -> None:
         ended, self._ended = self._ended, []
         for rollout in ended:
             del self._open[rollout.spec.position]
-            self.scheduler.ended(rollout.spec.position)
+            self.workers.let_go(rollout.spec.position)
+            self.scheduler.ended(rollout.spec.position, len(rollout.turns))
         if ended:
             self.report([r.outcome() for r in ended])
             self.result.reported += len(ended)
@@ -321,6 +310,12 @@ class Loop:
                 self.backend.abort(list(failed))
             except Exception:
                 logger.exception("the backend failed while requests were taken back")
+
+    def _take_back_late_ones(self) -> None:
+        """Abort turns past their deadline, or their trajectory's; they come back from `poll` as truncated."""
+        late = self._deadlines.late(self._generating, time.perf_counter())
+        if late:
+            self._in_backend(lambda: self.backend.abort(late))
 
     def _leave(self) -> None:
         """Leave nothing behind: no request in flight, no idle thread; what had ended is reported."""
@@ -359,16 +354,13 @@ class Loop:
             generating=len(self._generating),
             stepping=self._stepping,
             completion_tokens=self.backend.figures.completion_tokens - self._before.completion_tokens,
+            parked=self.scheduler.parked,
+            oldest=self._oldest(),
         )
 
-
-def _step_limit(settings: LoopSettings, environment: Environment) -> int:
-    limit = settings.max_steps if settings.max_steps is not None else environment.spec.max_steps
-    if limit is None:
-        return DEFAULT_MAX_STEPS
-    if not isinstance(limit, int) or limit < 1:
-        raise InvalidSettingError(f"max_steps={limit!r}: give 1 or more, or None for {DEFAULT_MAX_STEPS}")
-    return limit
+    def _oldest(self) -> Oldest | None:
+        live = next((r for r in self._open.values() if r.opened_at > 0.0), None)  # they stand in order of opening
+        return None if live is None else Oldest.of(live, time.perf_counter())
 
 
 def _checked(finished: object) -> list[Finished]:
@@ -387,14 +379,16 @@ def run_rollouts(
     settings: LoopSettings | None = None,
     watch: Callable[[Pulse], None] | None = None,
     stop: threading.Event | None = None,
+    env_factory: Callable[[], Environment] | None = None,
 ) -> LoopReport:
     """Run trajectories to their ends.
 
     `specs` may be a generator: only a window of it is open at a time. `report` gets the outcomes of each pass, in the
     order in which they ended, and is the caller's to make durable. `watch` is called on every pass and should be cheap.
-    Setting `stop` ends the run after the current pass: turns in flight are taken back.
+    Setting `stop` ends the run after the current pass: turns in flight are taken back. An environment that is not pure
+    needs `env_factory` to run more than one trajectory at a time; each gets an instance, which is closed in the end.
     """
     settings = settings or LoopSettings()
     settings = replace(settings, sampling_params=replace(settings.sampling_params, n=1))
     with backend.exclusive(), patient_collector():
-        return Loop(environment, backend, build_messages, settings, report, watch, stop).run(specs)
+        return Loop(environment, backend, build_messages, settings, report, watch, stop, env_factory).run(specs)

@@ -3,6 +3,9 @@
 Resets and steps go in as batches and come back as they end, each with its result or its exception. Light calls are
 grouped, so that a thread hop is paid once for many; an environment with `step_batch` gets them in one call. A call
 that overruns `step_timeout_s` fails its trajectory, and its thread is abandoned, since Python can't stop it.
+
+A pure environment is one object for all. Of a stateful one each trajectory gets an instance of its own: made before its
+reset, closed once it has ended, whatever happened.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llenvs_fast.core.environment import BatchEnvironment, Environment, StepResult
 from llenvs_fast.core.errors import LLEnvsError, describe
 from llenvs_fast.core.state import Action, State
+from llenvs_fast.engine.instances import Instances
 
 _GROUP_S = 0.002  # how much work one thread hop should carry
 _MAX_GROUP = 512
+_CLOSING = -1  # the ticket of work that nobody waits for
 
 
 class StepTimeoutError(LLEnvsError, TimeoutError):
@@ -53,10 +58,17 @@ class Done:
 
 
 class EnvironmentWorkers:
-    """A few daemon threads around one stateless environment."""
+    """A few daemon threads around one pure environment, or around instances that `factory` makes."""
 
-    def __init__(self, environment: Environment, threads: int = 4, step_timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        threads: int = 4,
+        step_timeout_s: float | None = None,
+        factory: Callable[[], Environment] | None = None,
+    ) -> None:
         self.environment = environment
+        self.instances = None if factory is None else Instances(factory)
         self.step_timeout_s = step_timeout_s
         self.busy_s = 0.0
         self.pending = 0
@@ -96,8 +108,15 @@ class EnvironmentWorkers:
         self.pending -= len(ended)
         return ended
 
+    def let_go(self, position: int) -> None:
+        """The trajectory has ended: its instance, where it has one, is closed beside the others' work."""
+        if self.instances is not None and self.instances.has(position):
+            self._waiting.put((_CLOSING, [Call(position, None)]))
+
     def close(self) -> None:
-        """Let idle threads go. Threads inside a call end with it; they never keep the process alive."""
+        """Close all instances and let idle threads go. Threads inside a call never keep the process alive."""
+        if self.instances is not None:
+            self.instances.close()
         for _ in range(self._threads):
             self._waiting.put(None)
 
@@ -110,7 +129,7 @@ class EnvironmentWorkers:
             return 1  # only a call that is alone can be given up alone
         spread = -(-len(calls) // self._threads)
         method = "reset_batch" if calls[0].is_reset else "step_batch"
-        if hasattr(self.environment, method):
+        if self.instances is None and hasattr(self.environment, method):
             return min(max(spread, 32), _MAX_GROUP)
         return max(1, min(int(_GROUP_S / self._call_s[calls[0].is_reset]), spread, _MAX_GROUP))
 
@@ -147,10 +166,21 @@ class EnvironmentWorkers:
     def _work(self) -> None:
         while (task := self._waiting.get()) is not None:
             ticket, group = task
+            if ticket == _CLOSING:
+                assert self.instances is not None
+                self.instances.close_one(group[0].position)
+                continue
             self._started[ticket] = time.monotonic()
-            self._ended.put((ticket, run_calls(self.environment, group)))
+            self._ended.put((ticket, self._run(group)))
             if ticket in self._given_up:
+                for call in group:
+                    self.let_go(call.position)  # an instance that a late reset made after all
                 return  # another thread has taken this one's place
+
+    def _run(self, group: list[Call]) -> list[Done]:
+        if self.instances is None:
+            return run_calls(self.environment, group)
+        return [_run_one(self.instances.of, call) for call in group]
 
 
 def run_calls(environment: Environment, group: list[Call]) -> list[Done]:
@@ -158,13 +188,14 @@ def run_calls(environment: Environment, group: list[Call]) -> list[Done]:
     method = "reset_batch" if group[0].is_reset else "step_batch"
     if len(group) > 1 and hasattr(environment, method):
         return _run_batched(environment, group)
-    return [_run_one(environment, call) for call in group]
+    return [_run_one(lambda _: environment, call) for call in group]
 
 
-def _run_one(environment: Environment, call: Call) -> Done:
+def _run_one(environment_of: Callable[[int], Environment], call: Call) -> Done:
     started = time.perf_counter()
     try:
         value: Any
+        environment = environment_of(call.position)
         if call.action is None:
             value = environment.reset(options=call.subject)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from llenvs_fast.core.errors import Failure, Phase
 from llenvs_fast.core.reward import RewardType
 from llenvs_fast.core.trajectory import Trajectory
-from llenvs_fast.engine.loop import LoopReport
+from llenvs_fast.engine.report import LoopReport
 from llenvs_fast.engine.rollout import Outcome, Turn
 from llenvs_fast.inference.protocol import ChatMessage
 from llenvs_fast.results.record import Ending, TrajectoryRecord
@@ -64,6 +64,8 @@ def trajectory_result(outcome: Outcome) -> TrajectoryResult:
     else:
         metadata["num_steps"] = 0 if trajectory is None else len(trajectory)
         metadata["reset_info"] = outcome.reset_info
+        if outcome.truncated_by is not None:
+            metadata["truncated_by"] = outcome.truncated_by.value
     return TrajectoryResult(
         trajectory=trajectory,
         total_reward=0.0 if trajectory is None else trajectory.total_reward,
@@ -128,18 +130,18 @@ def _record(outcome: Outcome, keep_tokens: bool) -> TrajectoryRecord:
         cached_tokens=sum(c for c in cached if c is not None) if cached and None not in cached else None,
         finish_reason=last.finish_reason.name if last is not None else None,
         seed=turns[0].seed if turns else None,
+        truncated_by=outcome.truncated_by,
         failure=asdict(outcome.failure) if outcome.failure is not None else None,
         tokens=_tokens(turns) if keep_tokens else None,
     )
 
 
 def _completion(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """All messages after the first prompt: the model's replies, and what the environment said in between."""
-    if not turns:
-        return []
-    said = list(turns[-1].messages[len(turns[0].messages) :])
-    reply = turns[-1].result
-    said.append(ChatMessage("assistant", reply.text or "", tool_calls=reply.tool_calls))
+    """All messages after the first prompt: the model's replies, and what it was shown in between."""
+    said: list[ChatMessage] = []
+    for n, turn in enumerate(turns):
+        said += turn.messages if n else ()
+        said.append(ChatMessage("assistant", turn.result.text or "", tool_calls=turn.result.tool_calls))
     return [m.to_dict() for m in said]
 
 
@@ -156,9 +158,9 @@ def _tokens(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "turns": [
             {
-                "prompt_ids": t.result.prompt_ids,
-                "token_ids": t.result.token_ids,
-                "logprobs": [p.logprob for p in t.result.token_logprobs] if t.result.token_logprobs else None,
+                "prompt_ids": t.prompt_ids,
+                "token_ids": t.token_ids,
+                "logprobs": t.logprobs,
                 "logprobs_are": "raw",
                 "seed": t.seed,
             }

@@ -8,15 +8,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import KW_ONLY, dataclass, field
-from typing import SupportsIndex
+from enum import StrEnum
+from typing import SupportsIndex, TypeVar
 
 from llenvs_fast.core.environment import Environment
 from llenvs_fast.core.errors import EngineDeadError, Failure, InvalidSettingError, Phase
-from llenvs_fast.engine.loop import LoopReport, LoopSettings, Pulse, run_rollouts
+from llenvs_fast.engine.loop import run_rollouts
+from llenvs_fast.engine.prompting import History
+from llenvs_fast.engine.report import LoopReport, Pulse
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.engine.scheduler import Schedule
+from llenvs_fast.engine.settings import LoopSettings
 from llenvs_fast.evaluation.outcomes import BatchResult, TrajectoryResult, batch_result, trajectory_result
 from llenvs_fast.inference.backend import ModelBackend
+from llenvs_fast.inference.history import HistoryFn, TurnInfoConfig, full_history, turn_info_config
 from llenvs_fast.inference.messages import MessageBuilder, Messages
 from llenvs_fast.inference.prompts import ModelProfile, PromptTemplate
 from llenvs_fast.inference.protocol import SamplingParams
@@ -25,11 +30,17 @@ from llenvs_fast.results.record import Ending
 logger = logging.getLogger("llenvs_fast.evaluation")
 
 ProgressCallback = Callable[[int, int], None]
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 @dataclass
 class TrajectoryRunner:
     """Runs trajectories of one environment with one backend.
+
+    `turn_info` and `history_fn` say what the model is told of turns and how much it sees of earlier ones; `history` how
+    earlier turns stand in later prompts where an option or the chat template would show them otherwise (see `History`:
+    "template", "keep" or "refuse"). `env_factory` makes the instances of a stateful environment, at most
+    `max_environments` at once. The budgets and deadlines are those of `LoopSettings`.
 
     The samples that a runner draws of a task are numbered from 0 on, over all its calls; a turn's seed is derived from
     (`seed`, task, sample number, turn). So a fresh runner with the same seed draws the same samples, whatever the batch
@@ -44,14 +55,29 @@ class TrajectoryRunner:
     prompt_template: PromptTemplate | None = None
     model_profile: ModelProfile | None = None
     _: KW_ONLY
+    turn_info: TurnInfoConfig | bool | None = None
+    history_fn: HistoryFn | None = None
     include_reasoning_in_history: bool = False
+    history: History | str = History.TEMPLATE
     seed: int = 0
     schedule: Schedule | str = Schedule.PACKED
+    env_factory: Callable[[], Environment] | None = None
+    max_environments: int | None = None
     environment_threads: int = 4
+    max_trajectory_tokens: int | None = None
+    max_context_tokens: int | None = None
+    turn_timeout_s: float | None = None
+    trajectory_timeout_s: float | None = None
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.schedule = _schedule(self.schedule)
+        self.schedule = _one_of(Schedule, "schedule", self.schedule)
+        self.history = _one_of(History, "history", self.history)
+        turn_info_config(self.turn_info)
+        if self.history is History.KEEP and self.history_fn not in (None, full_history):
+            raise InvalidSettingError(
+                "history='keep' keeps all turns, and history_fn leaves some out: drop one of the two"
+            )
         _at_least_one("environment_threads", self.environment_threads)
         if self.step_timeout_s is not None and not self.step_timeout_s > 0:
             raise InvalidSettingError(f"step_timeout_s={self.step_timeout_s!r}: give seconds above 0, or None")
@@ -123,13 +149,21 @@ class TrajectoryRunner:
         settings = LoopSettings(
             sampling_params=self.sampling_params,
             seed=self.seed,
-            schedule=_schedule(self.schedule),
+            schedule=_one_of(Schedule, "schedule", self.schedule),
+            history=_one_of(History, "history", self.history),
             max_live=max_live,
+            max_environments=self.max_environments,
             max_steps=max_steps,
-            environment_threads=self.environment_threads,
+            max_trajectory_tokens=self.max_trajectory_tokens,
+            max_context_tokens=self.max_context_tokens,
+            turn_timeout_s=self.turn_timeout_s,
+            trajectory_timeout_s=self.trajectory_timeout_s,
             step_timeout_s=self.step_timeout_s,
+            environment_threads=self.environment_threads,
         )
-        return run_rollouts(specs, self.environment, self.backend, self.message_builder, report, settings, watch, stop)
+        return run_rollouts(
+            specs, self.environment, self.backend, self.message_builder, report, settings, watch, stop, self.env_factory
+        )
 
     @property
     def message_builder(self) -> MessageBuilder:
@@ -139,6 +173,9 @@ class TrajectoryRunner:
             model_profile=self.model_profile,
             prompt_pipeline=self.prompt_pipeline,
             include_reasoning_in_history=self.include_reasoning_in_history,
+            history_fn=self.history_fn,
+            turn_info=turn_info_config(self.turn_info),
+            max_steps=self.environment.spec.max_steps,
         )
 
     def _next_sample(self, task_index: int) -> int:
@@ -168,8 +205,12 @@ def run_evaluation(
     *,
     num_samples: int = 1,
     seed: int = 0,
+    turn_info: TurnInfoConfig | bool | None = None,
+    history_fn: HistoryFn | None = None,
     include_reasoning_in_history: bool = False,
+    history: History | str = History.TEMPLATE,
     schedule: Schedule | str = Schedule.PACKED,
+    env_factory: Callable[[], Environment] | None = None,
 ) -> BatchResult:
     """Evaluate a model on the first `num_tasks` tasks (default all; 100 where the environment has no length).
 
@@ -184,9 +225,13 @@ def run_evaluation(
         system_prompt,
         prompt_template,
         model_profile,
+        turn_info=turn_info,
+        history_fn=history_fn,
         include_reasoning_in_history=include_reasoning_in_history,
+        history=history,
         seed=seed,
         schedule=schedule,
+        env_factory=env_factory,
     )
     indices = range(count_tasks(environment, num_tasks)) if task_indices is None else task_indices
     return runner.run_batch(indices, batch_size, progress_callback, num_samples=num_samples)
@@ -245,10 +290,10 @@ def _plain(task_index: int) -> int:
     return operator.index(task_index)
 
 
-def _schedule(name: Schedule | str) -> Schedule:
-    if name not in list(Schedule):
-        raise InvalidSettingError(f"schedule={name!r}: choose one of {', '.join(Schedule)}")
-    return Schedule(name)
+def _one_of(choices: type[Choice], setting: str, name: str) -> Choice:
+    if name not in list(choices):
+        raise InvalidSettingError(f"{setting}={name!r}: choose one of {', '.join(choices)}")
+    return choices(name)
 
 
 def _not_run(spec: RolloutSpec, loop: LoopReport) -> Outcome:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from llenvs_fast.engine.loop import LoopReport, Pulse
+from llenvs_fast.engine.report import LoopReport, Pulse
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.evaluation.outcomes import record_of
 from llenvs_fast.evaluation.runner import TrajectoryRunner

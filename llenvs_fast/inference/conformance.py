@@ -208,7 +208,7 @@ def a_bad_prompt_costs_only_itself(kit: Kit) -> None:
     if kit.backend.renderer is None:
         raise Unreached("the backend reads messages, and what is a bad one is its provider's business")
     good = kit.request()
-    ids = good.prompt_ids or ()
+    ids = tuple(good.prompt_ids or ())
     bad: list[tuple[GenerationRequest, type[Exception]]] = [
         (replace(kit.request(), prompt_ids=()), EmptyPromptError),
         (replace(kit.request(), prompt_ids=(*ids, -1)), RecoverableInputError),

@@ -6,7 +6,7 @@ Requests and results are matched by the caller's key, never by position or order
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
@@ -140,13 +140,14 @@ class GenerationResult:
 class GenerationRequest:
     """One turn to generate.
 
-    Backends with a `renderer` read `prompt_ids`; the others read `messages`. `seed=None` leaves the draw to the engine.
+    Backends with a `renderer` read `prompt_ids`, which may be an array that grows once the request has ended: a backend
+    that needs them after that copies them. The others read `messages`. `seed=None` leaves the draw to the engine.
     `max_tokens`, where given, replaces `params.max_tokens` for this request.
     """
 
     key: Hashable
     params: SamplingParams
-    prompt_ids: tuple[int, ...] | None = None
+    prompt_ids: Sequence[int] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: str = "auto"

@@ -26,7 +26,8 @@ REMEMBERED_RENDERINGS = 256
 _QUESTION = ChatMessage("user", "sentinel-question-7f3a")
 _FOLLOW_UP = ChatMessage("user", "sentinel-follow-up-7f3a")
 _REPLY = "sentinel-reply-7f3a"
-_THOUGHTFUL_REPLY = f"<think>\nsentinel-thought-7f3a\n</think>\n\n{_REPLY}"
+_THOUGHT = "<think>"
+_THOUGHTFUL_REPLY = f"{_THOUGHT}\nsentinel-thought-7f3a\n</think>\n\n{_REPLY}"
 
 
 class ChatRenderer:
@@ -134,6 +135,10 @@ class ChatRenderer:
     def encode_text(self, text: str) -> tuple[int, ...]:
         """The ids of a raw prompt, with one BOS where the tokenizer adds it by itself or the text begins with it."""
         return self._with_one_bos(self._encode([text])[0])
+
+    def shows_verbatim(self, reply: str) -> bool:
+        """Whether the template goes on from this reply as it was sampled, in a conversation that moves on."""
+        return self.append_only and (not self.rewrites_history or _THOUGHT not in reply)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `ids`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llenvs_fast.engine.loop import LoopReport
+from llenvs_fast.engine.report import LoopReport
 from llenvs_fast.results.summary import Mean, Rate, RunSummary
 
 

@@ -29,8 +29,9 @@ class TrajectoryRecord:
 
     `reward` is None where no signal had a number, `success` None where the environment doesn't judge. `prompt` and
     `completion` are lists of chat messages. `metrics` has the last value of each signal by name, `timing` has
-    `generation_ms` and `scoring_ms`, `failure` the fields of `core.Failure`. `tokens`, where kept, has the exact ids
-    and log-probabilities, turn by turn. `cached_tokens` is None where the backend doesn't tell.
+    `generation_ms` and `scoring_ms`, `failure` the fields of `core.Failure`, `truncated_by` the limit that cut a
+    truncated one. `tokens`, where kept, has the exact ids and log-probabilities, turn by turn. `cached_tokens` is None
+    where the backend doesn't tell.
     """
 
     task_index: int
@@ -51,6 +52,7 @@ class TrajectoryRecord:
     cached_tokens: int | None = None
     finish_reason: str | None = None
     seed: int | None = None
+    truncated_by: str | None = None
     failure: dict[str, Any] | None = None
     tokens: dict[str, Any] | None = None
 

@@ -47,6 +47,7 @@ def schema() -> pa.Schema:
             pa.field("cached_tokens", integer),
             pa.field("finish_reason", text),
             pa.field("seed", integer),
+            pa.field("truncated_by", text),
             *(pa.field(name, text) for name in _FREE_FORM),
         ]
     )

@@ -148,7 +148,7 @@ def test_an_encoding_that_lacks_a_character_gets_a_question_mark() -> None:
     code = (
         "from llenvs_fast.cli.main import _make_streams_safe\n"
         "_make_streams_safe()\n"
-        "from llenvs_fast.engine.loop import LoopReport\n"
+        "from llenvs_fast.engine.report import LoopReport\n"
         "from llenvs_fast.reports.console import print_report\n"
         "from llenvs_fast.results.summary import summarize\n"
         "print_report('m\\N{LATIN SMALL LETTER O WITH DIAERESIS}del', summarize([]), LoopReport())\n"

@@ -14,9 +14,11 @@ from llenvs_fast.core.environment import StepResult
 from llenvs_fast.core.errors import EngineDeadError, GenerationError, InvalidSettingError
 from llenvs_fast.core.seeds import derive_seed
 from llenvs_fast.core.state import Action, State
-from llenvs_fast.engine.loop import Loop, LoopReport, LoopSettings, Pulse, run_rollouts
+from llenvs_fast.engine.loop import Loop, run_rollouts
+from llenvs_fast.engine.report import LoopReport, Pulse
 from llenvs_fast.engine.rollout import Outcome, RolloutSpec
 from llenvs_fast.engine.scheduler import Schedule
+from llenvs_fast.engine.settings import LoopSettings
 from llenvs_fast.inference.backend import ModelBackend
 from llenvs_fast.inference.backends import ScriptedBackend
 from llenvs_fast.inference.backends.faulty import FaultyBackend
@@ -144,7 +146,7 @@ def test_the_next_prompt_is_the_earlier_ids_bit_for_bit_and_a_suffix() -> None:
     for before, after, turn in ((first, second, turns[0]), (second, third, turns[1])):
         assert before is not None
         assert after is not None
-        sampled = turn.result.token_ids
+        sampled = turn.token_ids
         assert sampled is not None
         assert after[: len(before) + len(sampled)] == before + sampled
         assert len(after) > len(before) + len(sampled)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from llenvs_fast.core.errors import Phase
 from llenvs_fast.evaluation import BatchResult, TrajectoryRunner
 from llenvs_fast.inference.backends import VLLMBackend
 from llenvs_fast.inference.protocol import SamplingParams
@@ -14,7 +13,7 @@ WARM = SamplingParams(temperature=1.0, max_tokens=12, logprobs=True)
 
 
 def sampled(batch: BatchResult) -> list[list[tuple[int, ...] | None]]:
-    return [[turn.result.token_ids for turn in r.turns] for r in batch.trajectory_results]
+    return [[turn.token_ids for turn in r.turns] for r in batch.trajectory_results]
 
 
 def test_sixteen_samples_differ_and_are_the_same_again(tiny_vllm: VLLMBackend) -> None:
@@ -39,13 +38,13 @@ def test_turns_are_token_appends_and_read_from_the_cache(embedded_vllm: VLLMBack
         assert "error" not in result.metadata, result.metadata
         assert len(result.turns) == 4
         for before, after in zip(result.turns, result.turns[1:], strict=False):
-            known = before.result.prompt_ids + before.result.token_ids  # type: ignore[operator]
-            assert after.result.prompt_ids[: len(known)] == known  # type: ignore[index]
+            known = before.prompt_ids + before.token_ids  # type: ignore[operator]
+            assert after.prompt_ids[: len(known)] == known  # type: ignore[index]
             # The last sampled token was never read, so its block is not in the cache yet.
             assert after.result.cached_tokens >= (len(known) - 1) // block * block  # type: ignore[operator]
         for turn in result.turns:
             assert turn.result.token_logprobs is not None
-            assert len(turn.result.token_logprobs) == len(turn.result.token_ids or ())
+            assert len(turn.result.token_logprobs) == len(turn.token_ids or ())
     assert batch.report is not None
     assert batch.report.reuse_lost_tokens == 0
     assert batch.report.figures.preemptions == 0
@@ -59,13 +58,14 @@ def test_several_turns_end_alike_in_both_schedules(schedule: str, embedded_vllm:
     assert sampled(other.run_batch(range(4), batch_size=4, num_samples=3)) == sampled(reference)
 
 
-def test_a_conversation_that_outgrows_the_context_fails_alone_and_late(tiny_vllm: VLLMBackend) -> None:
-    """Its earlier turns are kept; the others go on."""
+def test_a_conversation_that_outgrows_the_context_is_truncated_and_keeps_its_turns(tiny_vllm: VLLMBackend) -> None:
     long, short = LadderWorld(turns=60, size=1, structured=False), LadderWorld(turns=3, size=1, structured=False)
     params = SamplingParams(temperature=1.0, max_tokens=24, extra={"ignore_eos": True})
-    (failed,) = TrajectoryRunner(long, tiny_vllm, params).run_batch([0]).trajectory_results
-    assert failed.metadata["kind"] == "prompt_too_long"
-    assert failed.metadata["phase"] == Phase.GENERATE
-    assert failed.metadata["step"] == len(failed.turns) > 3
+    (cut,) = TrajectoryRunner(long, tiny_vllm, params).run_batch([0]).trajectory_results
+    assert cut.metadata["truncated_by"] == "context"
+    assert cut.metadata["num_steps"] == len(cut.turns) > 3
+    context = tiny_vllm.capabilities.max_context_length
+    assert context is not None
+    assert len(cut.turns[-1].prompt_ids or ()) + len(cut.turns[-1].token_ids or ()) <= context
     (fine,) = TrajectoryRunner(short, tiny_vllm, params).run_batch([0]).trajectory_results
     assert "error" not in fine.metadata

@@ -11,7 +11,8 @@ from llenvs_fast.core.environment import StepResult
 from llenvs_fast.core.errors import BadRewardError, Phase
 from llenvs_fast.core.reward import RewardType, Signal, SignalBundle
 from llenvs_fast.core.state import Action
-from llenvs_fast.engine.rollout import Rollout, RolloutSpec, Stage, checked_reset, checked_rewards
+from llenvs_fast.engine.checks import checked_reset, checked_rewards
+from llenvs_fast.engine.rollout import Rollout, RolloutSpec, Stage
 from llenvs_fast.inference.protocol import GenerationResult, StopReason
 from llenvs_fast.results.record import Ending
 from tests.worlds import EchoWorld, LadderWorld, next_state
@@ -35,7 +36,7 @@ def test_a_rollout_passes_its_stages_in_order_and_ends_finished() -> None:
     assert rollout.stage is Stage.READY
     action = generated(rollout, ids=(8, 9))
     assert rollout.stage is Stage.STEPPING
-    assert rollout.ids == (1, 2, 8, 9)
+    assert rollout.tokens.context.tolist() == [1, 2, 8, 9]
     rollout.was_stepped(action, EchoWorld().step(rollout.state, action), 0.25)
     outcome = rollout.outcome()
     assert outcome.ending is Ending.FINISHED

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llenvs_fast.engine.residency import GrowthEstimate, ResidencyPlanner
+from llenvs_fast.engine.growth import GrowthEstimate
+from llenvs_fast.engine.residency import ResidencyPlanner
 from llenvs_fast.engine.scheduler import Candidate, Facts, Schedule, Scheduler
 from llenvs_fast.inference.protocol import KVCapacity
 from tests.naive import planned_blocks
@@ -15,7 +16,7 @@ QUIET = Facts(generating=0, resetting=0, stepping=0)
 
 
 def candidate(position: int, length: int = 8, max_tokens: int = 8, live: bool = False) -> Candidate:
-    return Candidate(position, tuple(range(1000 * position, 1000 * position + length)), max_tokens, live)
+    return Candidate(position, tuple(range(1000 * position, 1000 * position + length)), max_tokens, int(live))
 
 
 def test_packed_admits_in_order_up_to_max_live() -> None:
@@ -58,9 +59,9 @@ def test_lockstep_waits_for_everybody_and_then_sends_all_at_once() -> None:
 
 
 def test_samples_of_one_prompt_cost_its_blocks_once() -> None:
-    planner = ResidencyPlanner(KVCapacity(block_tokens=4, blocks=10 + 4 * 3, max_sequences=64))
+    planner = ResidencyPlanner(KVCapacity(block_tokens=4, blocks=10 + 4 * 3, max_sequences=64), max_turns=1)
     prompt = tuple(range(40))
-    admitted = [planner.admit(sample, prompt, growth_tokens=12) for sample in range(6)]
+    admitted = [planner.admit(sample, prompt, max_tokens=12) for sample in range(6)]
     assert admitted == [True] * 4 + [False] * 2
 
 
@@ -74,11 +75,11 @@ def test_one_trajectory_larger_than_the_cache_is_admitted_alone() -> None:
 
 def test_a_turn_that_ended_gives_its_reservation_back() -> None:
     planner = ResidencyPlanner(KVCapacity(block_tokens=4, blocks=100, max_sequences=64))
-    planner.admit(0, tuple(range(8)), growth_tokens=40)
+    planner.admit(0, tuple(range(8)), max_tokens=40)
     assert planner.planned_blocks == 2 + 10
     planner.turn_ended(0, (1, 2, 3))
     assert planner.planned_blocks == 3
-    planner.resume(0, (*range(8), 1, 2, 3, 4, 5), growth_tokens=4)
+    assert planner.resume(0, 11, (*range(8), 1, 2, 3, 4, 5), max_tokens=4)
     assert planner.planned_blocks == 4 + 1
     planner.release(0)
     assert planner.planned_blocks == 0
@@ -86,8 +87,8 @@ def test_a_turn_that_ended_gives_its_reservation_back() -> None:
 
 def test_a_prompt_that_forks_from_its_past_is_counted_as_what_it_is_now() -> None:
     planner = ResidencyPlanner(KVCapacity(block_tokens=4, blocks=100, max_sequences=64))
-    planner.admit(0, tuple(range(16)), growth_tokens=0)
-    planner.resume(0, (*range(4), 99, 98), growth_tokens=0)
+    planner.admit(0, tuple(range(16)), max_tokens=0)
+    planner.resume(0, 4, (*range(4), 99, 98), max_tokens=0)
     assert planner.tree.tokens(0).tolist() == [0, 1, 2, 3, 99, 98]
 
 
@@ -99,7 +100,7 @@ def test_a_prompt_that_forks_from_its_past_is_counted_as_what_it_is_now() -> Non
 def test_admitted_trajectories_never_exceed_the_cache(arrivals: list[tuple[int, int, int, bool]]) -> None:
     """Random prompts (of four families that share prefixes) come and go; the twin recounts everything each time."""
     capacity = KVCapacity(block_tokens=4, blocks=24, max_sequences=64)
-    planner = ResidencyPlanner(capacity)
+    planner = ResidencyPlanner(capacity, max_turns=1)
     live: dict[int, tuple[tuple[int, ...], int]] = {}
     for position, (family, length, growth, leaves) in enumerate(arrivals):
         ids = tuple(100 * family + i for i in range(length))

@@ -536,7 +536,7 @@ def test_halving_guesses_every_number_and_guessing_one_does_not(adapter: GemAdap
     batch = TrajectoryRunner(environment, make(halving), SamplingParams(max_tokens=64)).run_batch(range(40))
     assert batch.success_rate == batch.mean_reward == 1.0
     assert {len(r.turns) for r in batch.trajectory_results} == {1, 2, 3, 4}
-    assert not any(turn.reuse_lost for r in batch.trajectory_results for turn in r.turns)
+    assert not any(turn.lost_tokens for r in batch.trajectory_results for turn in r.turns)
     assert batch.trajectory_results[0].trajectory.is_terminal  # type: ignore[union-attr]
 
 

@@ -486,13 +486,13 @@ def text_of(ids: Any) -> str:
 def check_tokens(result: TrajectoryResult) -> None:
     """Every prompt after the first is the one before and what was sampled after it, bit for bit, and something new."""
     for before, after in zip(result.turns, result.turns[1:], strict=False):
-        assert before.result.prompt_ids is not None
-        assert before.result.token_ids is not None
-        kept = before.result.prompt_ids + before.result.token_ids
-        assert after.result.prompt_ids is not None
-        assert after.result.prompt_ids[: len(kept)] == kept
-        assert len(after.result.prompt_ids) > len(kept)
-        assert after.reuse_lost == 0
+        assert before.prompt_ids is not None
+        assert before.token_ids is not None
+        kept = before.prompt_ids + before.token_ids
+        assert after.prompt_ids is not None
+        assert after.prompt_ids[: len(kept)] == kept
+        assert len(after.prompt_ids) > len(kept)
+        assert after.lost_tokens == 0
 
 
 @pytest.fixture(scope="module")
@@ -508,7 +508,7 @@ def test_a_task_is_solved_with_a_tool_to_the_token(chain_sum: Environment) -> No
     result = run_script(chain_sum, [hermes(expression), f"<answer>{answer}</answer>"])
     check_tokens(result)
     assert (result.success, result.total_reward, len(result.turns)) == (True, 1.0, 2)
-    first, second = (text_of(turn.result.prompt_ids) for turn in result.turns)
+    first, second = (text_of(turn.prompt_ids) for turn in result.turns)
     assert '"name": "calculator"' in first
     assert f"tool\n{answer}" in second[len(first) :]
     assert result.trajectory is not None
@@ -530,7 +530,7 @@ def test_a_call_that_cannot_be_read_goes_back_to_the_model(reply: str, why: str,
     result = run_script(world(inner=EchoWorld(prompt="{i}")), [reply, "0"], max_tokens)
     check_tokens(result)
     assert (result.success, len(result.turns)) == (True, 2)
-    first, second = (text_of(turn.result.prompt_ids) for turn in result.turns)
+    first, second = (text_of(turn.prompt_ids) for turn in result.turns)
     assert "tool\nError: tool call 0 can't be read" in second[len(first) :]
     assert why in second[len(first) :]
     assert result.trajectory is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llenvs_fast.engine.loop import LoopReport
+from llenvs_fast.engine.report import LoopReport
 from llenvs_fast.inference.protocol import EngineFigures
 from llenvs_fast.reports.console import print_report, report_rows
 from llenvs_fast.results.record import Ending, TrajectoryRecord

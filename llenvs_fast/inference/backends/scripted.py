@@ -119,7 +119,7 @@ class ScriptedBackend(ModelBackend):
         self._keys |= keys
         self.peak_in_flight = max(self.peak_in_flight, len(self._keys))
         if self._record:
-            self.recorded += requests
+            self.recorded += [replace(r, prompt_ids=tuple(r.prompt_ids)) if r.prompt_ids else r for r in requests]
         for request in requests:
             try:
                 self._start(request)
