@@ -8,7 +8,10 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-CASES = ("cli_help", "prefix_tree", "scripted_throughput", "shared_prompt", "evaluation_wall", "statistics_kernels")
+CASES = (
+    "cli_help", "prefix_tree", "scripted_throughput", "shared_prompt", "evaluation_wall", "many_turns",
+    "statistics_kernels",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -30,7 +30,7 @@ def _measure(backend: VLLMBackend) -> Figure:
     runner = TrajectoryRunner(world, backend, SamplingParams(max_tokens=16, temperature=1.0))
     batch = runner.run_batch([0], num_samples=SAMPLES)
     results = [r.turns[0].result for r in batch.trajectory_results]
-    assert len({r.token_ids for r in results}) > 1, "the samples are not independent draws"
+    assert len({r.turns[0].token_ids for r in batch.trajectory_results}) > 1, "the samples are not independent draws"
     block = backend.capacity.block_tokens
     bound = (SAMPLES - 1) * ((results[0].prompt_tokens - 1) // block * block)
     share = sum(r.cached_tokens or 0 for r in results) / bound

@@ -21,6 +21,23 @@ def planned_blocks(live, block_tokens: int) -> int:
 # prefix tree ---------------------------------------------------------------------------------------------------------
 
 
+def chance_to_go_on(lives: list[int], max_turns: int, behind: int, ahead: int) -> float:
+    """The chance that a trajectory with `behind` turns is there for its next turn but `ahead`, from lives seen.
+
+    One minus the hazard after each turn in between: the share of those that had come so far and were over, with four
+    imagined ones that end at none of the first eight turns, then at each with a chance of an eighth.
+    """
+    chance = 1.0
+    for turns in range(behind + 1, behind + 1 + ahead):
+        if turns >= max_turns:
+            return 0.0
+        ended = sum(min(life, max_turns) == turns for life in lives)
+        came = sum(min(life, max_turns) >= turns for life in lives)
+        prior = 0.0 if turns < min(8, max_turns) else 1 / 8
+        chance *= 1.0 - (ended + 4.0 * prior) / (came + 4.0)
+    return chance
+
+
 class PrefixTreeTwin:
     """Every trajectory is a list of ids; a full block is the tuple of all ids up to its end. Recounts everything."""
 

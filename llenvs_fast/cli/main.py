@@ -57,8 +57,11 @@ cli.add_command(
     LazyGroup(
         name="env",
         context_settings=_CONTEXT,
-        help="Look at environments.",
-        lazy={"list": ("llenvs_fast.cli.env_list:list_environments", "List environments and their warnings.")},
+        help="Look at environments, and check them.",
+        lazy={
+            "check": ("llenvs_fast.cli.env_check:check", "Check that an environment keeps the contract."),
+            "list": ("llenvs_fast.cli.env_list:list_environments", "List environments and their warnings."),
+        },
     )
 )
 

@@ -11,6 +11,7 @@ from llenvs_fast.engine.report import Pulse
 
 _BAR_EVERY_S = 0.2
 _LINE_EVERY_S = 5.0
+_OLD_S = 10.0  # from when on the oldest live rollout is worth a word
 
 
 class Progress:
@@ -66,4 +67,6 @@ class Progress:
         accuracy = self.accuracy()
         speed = pulse.completion_tokens / max(now - self._started, 1e-9)
         parts = [f"{pulse.generating} generating, {pulse.stepping} stepping", f"{speed:,.0f} tok/s"]
+        if pulse.oldest is not None and pulse.oldest.live_s >= _OLD_S:
+            parts.append(f"oldest: {pulse.oldest}")
         return "  ".join(parts if accuracy is None else [f"accuracy {accuracy:.3f}", *parts])

@@ -7,6 +7,15 @@ import math
 from llenvs_fast.engine.report import LoopReport
 from llenvs_fast.results.summary import Mean, Rate, RunSummary
 
+_CAUSES = {
+    "template": "the chat template",
+    "reply": "replies shown otherwise",
+    "history": "the window over the history",
+    "turn_info": "turn info",
+    "prompt": "changed prompts",
+    "parked": "parking",
+}
+
 
 def print_report(title: str, summary: RunSummary, loop: LoopReport) -> None:
     """Print the report on stdout."""
@@ -70,11 +79,17 @@ def _engine_rows(loop: LoopReport) -> list[tuple[str, str]]:
     rows.append(("tokens", tokens))
     if f.cached_tokens is not None and f.prompt_tokens:
         rows.append(("prefix-cache hits", f"{f.cached_tokens / f.prompt_tokens:.1%} of prompt tokens"))
+    if loop.hit_rate_of_bound is not None:
+        bound = f"{loop.hit_rate_of_bound:.1%} of what whole blocks of earlier context allow"
+        rows.append(("from turn 2 on", f"{loop.later_cached_tokens or 0:,} of {loop.later_prompt_tokens:,}, {bound}"))
     if loop.reuse_lost_tokens:
-        rows.append(("reuse lost", f"{loop.reuse_lost_tokens:,} tokens to a rewritten history"))
+        causes = ", ".join(f"{tokens:,} to {_CAUSES.get(cause, cause)}" for cause, tokens in loop.lost_tokens.items())
+        rows.append(("reuse lost", f"{causes} (tokens)"))
     if f.engine_steps is not None:
         preempted = "" if f.preemptions is None else f", {f.preemptions:,} preemptions"
-        rows.append(("engine steps", f"{f.engine_steps:,}{preempted}, at most {loop.peak_live:,} rollouts live"))
+        parked = f"{loop.parkings:,} parked, " if loop.parkings else ""
+        live = f"at most {loop.peak_live:,} rollouts live"
+        rows.append(("engine steps", f"{f.engine_steps:,}{preempted}, {parked}{live}"))
     parts = (("generating", loop.generating_s), ("stepping", loop.stepping_s), ("host", loop.host_s))
     split = ", ".join(f"{name} {seconds / wall:.0%}" for name, seconds in parts)
     rows.append(("time", f"{loop.wall_s:.1f} s: {split}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llenvs_fast.evaluation import BatchResult, TrajectoryRunner
+from llenvs_fast.evaluation.setup import open_environment
 from llenvs_fast.inference.backends import VLLMBackend
 from llenvs_fast.inference.protocol import SamplingParams
 from tests.worlds import EchoWorld, LadderWorld
@@ -69,3 +70,38 @@ def test_a_conversation_that_outgrows_the_context_is_truncated_and_keeps_its_tur
     assert len(cut.turns[-1].prompt_ids or ()) + len(cut.turns[-1].token_ids or ()) <= context
     (fine,) = TrajectoryRunner(short, tiny_vllm, params).run_batch([0]).trajectory_results
     assert "error" not in fine.metadata
+
+
+SKILLS = {
+    "leg_counting": ("leg_counting", {}),
+    "GuessTheNumber": ("gem:game:GuessTheNumber-v0-easy", {}),
+    "calculator": ("chain_sum", {"tool_types": ["calculator"], "min_terms": 8, "max_terms": 10}),
+}
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_the_same_seeds_give_the_same_trajectories_whatever_the_schedule_the_width_and_the_cache(
+    skill: str, embedded_vllm: VLLMBackend
+) -> None:
+    """In float32. The small cache holds three long trajectories, so that others wait, or are parked."""
+    name, arguments = SKILLS[skill]
+    environment = open_environment(name, arguments)
+    params = SamplingParams(temperature=1.0, max_tokens=160)
+
+    def draw(backend: VLLMBackend, schedule: str = "packed", **options: int) -> BatchResult:
+        runner = TrajectoryRunner(environment, backend, params, seed=3, schedule=schedule)
+        batch = runner.run_batch(range(8), num_samples=2, **options)
+        assert not [r.metadata for r in batch.trajectory_results if "error" in r.metadata]
+        return batch
+
+    reference = sampled(draw(embedded_vllm))
+    assert any(len(turns) > 1 for turns in reference) or skill == "leg_counting"
+    assert sampled(draw(embedded_vllm, "lockstep")) == reference
+    assert sampled(draw(embedded_vllm, batch_size=3)) == reference
+    with VLLMBackend(
+        "embedded", dtype="float32", max_model_len=1024, num_gpu_blocks_override=64, max_num_batched_tokens=2048
+    ) as small:
+        batch = draw(small)
+    assert sampled(batch) == reference
+    assert batch.report is not None
+    assert batch.report.figures.preemptions == 0

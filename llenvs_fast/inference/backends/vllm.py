@@ -273,15 +273,31 @@ class VLLMBackend(ModelBackend):
             return
         self.abort(list(self._keys))
         self._death = EngineDeadError("the backend is closed: make a new one")
-        self._engine.engine_core.shutdown()
+        _engines_in_process.discard(self)
+        with _process_groups_kept() if _engines_in_process else nullcontext():
+            self._engine.engine_core.shutdown()
         self._engine = self.llm = None
         gc.collect()
-        if self._in_process:
-            _engines_in_process.discard(self)
-            if not _engines_in_process:  # they share the process groups
-                from vllm.distributed import cleanup_dist_env_and_memory
+        if self._in_process and not _engines_in_process:
+            from vllm.distributed import cleanup_dist_env_and_memory
 
-                cleanup_dist_env_and_memory()
+            cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def _process_groups_kept() -> Iterator[None]:
+    """An engine that shuts down takes the process groups along, which all engines of a process share."""
+    from vllm.v1.engine import core
+
+    name = "cleanup_dist_env_and_memory"
+    kept = core.__dict__.get(name)
+    if kept is not None:
+        setattr(core, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            setattr(core, name, kept)
 
 
 def _ours(error: Exception, kind: type[LLEnvsError], what: str) -> LLEnvsError:
